@@ -130,11 +130,12 @@ Content-Disposition: attachment; filename="plan.pdf"
 	if got != want || err != nil {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
-	deep := "Subject: s\n"
+	var deep strings.Builder
+	deep.WriteString("Subject: s\n")
 	for range 100 {
-		deep += "Content-Type: multipart/mixed; boundary=b\n\n--b\n"
+		deep.WriteString("Content-Type: multipart/mixed; boundary=b\n\n--b\n")
 	}
-	if got, _, err := convert(t, Mail, []byte(deep)); !strings.HasPrefix(got, "Subject: s") {
+	if got, _, err := convert(t, Mail, []byte(deep.String())); !strings.HasPrefix(got, "Subject: s") {
 		t.Errorf("nested parts: got %q, %v", got, err)
 	}
 }

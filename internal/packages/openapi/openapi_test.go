@@ -364,9 +364,10 @@ func TestHostileDocuments(t *testing.T) {
 	for i := range 20 {
 		aliases.WriteString(fmt.Sprintf("x-%d: &%d [%s]\n", i+1, i+1, strings.Join(slices.Repeat([]string{fmt.Sprint("*", i)}, 8), ", ")))
 	}
-	indented := "openapi: 3.0.0\n"
+	var indented strings.Builder
+	indented.WriteString("openapi: 3.0.0\n")
 	for i := range 2000 {
-		indented += strings.Repeat(" ", i) + "a:\n"
+		indented.WriteString(strings.Repeat(" ", i) + "a:\n")
 	}
 	deep := strings.Repeat(`{"type":"array","items":`, 100) + `{}` + strings.Repeat(`}`, 100)
 	op := func(schema string) string {
@@ -388,7 +389,7 @@ func TestHostileDocuments(t *testing.T) {
 		"a parameter elsewhere": strings.Replace(op(`{}`), `"/a":{`, `"/a":{"parameters":[{"$ref":"#/nothing/0"}],`, 1),
 		"many aliases":          aliases.String(),
 		"brackets":              "openapi: 3.0.0\npaths: " + strings.Repeat("[", 1<<20),
-		"indentation":           indented,
+		"indentation":           indented.String(),
 		"an alias of itself":    "openapi: 3.0.0\npaths: &a {/a: *a}",
 		"two keys":              "openapi: 3.0.0\npaths: {[a]: b}",
 	} {
