@@ -59,20 +59,34 @@ LONG = race sandboxes suites fuzz cross bench soak redteam packages registry rel
 
 check: format vet unit suite
 
-# All steps run even when one fails; the last line counts them.
-STEPS = setup format vet staticcheck fix tidy generate race programs norace sandboxes suites fuzz benchonce benchbuild cross releasetest
+# All steps run even when one fails; the last line counts them. Those of BESIDE only compute: they get the
+# processor time that others leave while they wait, end before the suites, and are printed after them.
+FIRST  = setup format vet tidy generate
+BESIDE = staticcheck fix cross benchbuild fuzz benchonce
+TESTS  = race programs norace sandboxes
+LAST   = suites releasetest
+STEPS  = $(FIRST) $(BESIDE) $(TESTS) $(LAST)
+
+# Runs steps one after the other, and writes "ok STEP" or "FAIL STEP" of each to a file below out/steps.
+run-steps = for step in $(1); do \
+		echo "== $$step"; begin=$$(date +%s); \
+		if $(2) $(MAKE) --no-print-directory $$step; then word=ok; else word=FAIL; fi; \
+		echo "$$word $$step" >> out/steps/$(3); \
+		echo "== $$step: $$word, $$(($$(date +%s)-begin)) s"; \
+	done
 
 test:
-	@rm -rf out/again; passed=0; failed=0; broken=; \
-	for step in $(STEPS); do \
-		echo "== $$step"; begin=$$(date +%s); \
-		if $(MAKE) --no-print-directory $$step; then passed=$$((passed+1)); word=ok; \
-		else failed=$$((failed+1)); broken="$$broken $$step"; word=FAIL; fi; \
-		echo "== $$step: $$word, $$(($$(date +%s)-begin)) s"; \
-	done; \
-	if [ $$failed -gt 0 ]; then echo "failed:$$broken"; fi; \
+	@rm -rf out/again out/steps; mkdir -p out/steps; \
+	$(call run-steps,$(FIRST),,tests); \
+	{ $(call run-steps,$(BESIDE),nice -n 19,beside); } >out/beside.log 2>&1 & beside=$$!; \
+	trap 'pkill -P $$beside; kill $$beside; exit 130' INT TERM; \
+	$(call run-steps,$(TESTS),,tests); \
+	wait $$beside; cat out/beside.log; \
+	$(call run-steps,$(LAST),,tests); \
+	grep -h ^FAIL out/steps/*; \
 	if [ -n "$$(cat out/again/* 2>/dev/null)" ]; then echo "failed at first, and run again:"; cat out/again/*; fi; \
-	echo "$$passed passed, $$failed failed"; [ $$failed -eq 0 ]
+	passed=$$(cat out/steps/* | grep -c ^ok); failed=$$(cat out/steps/* | grep -c ^FAIL); \
+	echo "$$passed passed, $$failed failed"; [ $$failed -eq 0 ] && [ $$passed -eq $(words $(STEPS)) ]
 
 # What tests need beyond Go and make: a C compiler for the race detector, npm
 # for the official suites, an editor and Python to be driven in a terminal, a

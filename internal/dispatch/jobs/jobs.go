@@ -169,7 +169,7 @@ func (m *Manager) Create(ctx context.Context, r Record) (*Running, error) {
 	r.Poll = cmp.Or(max(r.Poll, 0), m.o.Poll)
 	r.Title, r.Note = displaytext.Cut(r.Title, maxText, ""), displaytext.Cut(r.Note, maxText, "")
 	var run *Running
-	err := m.store.create(row{Record: r}, m.o.MaxPerOwner, func(r row) { run = m.startRunning(r) })
+	err := m.store.insert(row{Record: r}, m.o.MaxPerOwner, func(r row) { run = m.startRunning(r) })
 	return run, err
 }
 

@@ -13,8 +13,8 @@ type querier interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
 }
 
-// create stores a new row and calls after in the order of the changes.
-func (s *store) create(r row, limit int, after func(row)) error {
+// insert stores a new row and calls after in the order of the changes.
+func (s *store) insert(r row, limit int, after func(row)) error {
 	if r.size() > maxBody {
 		return ErrTooLarge
 	}

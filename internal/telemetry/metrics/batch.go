@@ -141,7 +141,7 @@ func (b *batch) findSeries(k key) (id int64, err error) {
 			return id, err
 		}
 		if b.s.of[b.scope]+len(b.made) < try.room {
-			return b.create(try.key)
+			return b.insertKey(try.key)
 		}
 		b.folded = true
 	}
@@ -164,7 +164,7 @@ func (b *batch) lookUp(k key) (id int64, err error) {
 	return id, err
 }
 
-func (b *batch) create(k key) (int64, error) {
+func (b *batch) insertKey(k key) (int64, error) {
 	res, err := b.tx.ExecContext(
 		b.ctx,
 		"INSERT INTO series (scope, kind, repo, agent) VALUES (?,?,?,?)",
