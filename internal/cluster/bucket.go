@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -70,7 +71,7 @@ func (n *Node) await(ctx context.Context, what string, f func(context.Context) e
 		if err == nil || !retryable(err) {
 			return err
 		}
-		if time.Since(told) > attempt && n.log != nil {
+		if time.Since(told) > attempt {
 			n.log.Info("waiting for the cluster", "cluster", n.opts.Name, "for", what, "err", err)
 			told = time.Now()
 		}
@@ -235,8 +236,8 @@ func (b *Bucket) list(ctx context.Context) ([]Record, error) {
 	}
 }
 
-// Watch yields every record and then each change, until ctx is done. When this node was cut off it yields what
-// changed meanwhile, the newest version of each record at least.
+// Watch yields every record and then each change, until ctx is done. When this node was cut off, or the engine told
+// it nothing of a change, it yields all records again, the newest version of each.
 func (b *Bucket) Watch(ctx context.Context) iter.Seq[Record] {
 	return func(yield func(Record) bool) {
 		for ctx.Err() == nil {
@@ -251,23 +252,72 @@ func (b *Bucket) Watch(ctx context.Context) iter.Seq[Record] {
 	}
 }
 
+// watchCheck is how often a watch asks the leader whether there is a change of which it was not told.
+const watchCheck = 5 * time.Second
+
 func (b *Bucket) watchOnce(ctx context.Context, yield func(Record) bool) (again bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	w, err := b.kv.WatchAll(ctx)
 	if err != nil {
 		return true
 	}
 	defer w.Stop()
+	var seen atomic.Uint64
+	missed := make(chan uint64)
+	go b.compareNewest(ctx, &seen, missed)
 	for {
 		select {
 		case e, ok := <-w.Updates():
 			if !ok {
 				return true
 			}
-			if e != nil && !yield(record(e)) {
+			if e == nil { // it has yielded all that there was
+				continue
+			}
+			seen.Store(max(seen.Load(), e.Revision()))
+			if !yield(record(e)) {
 				return false
+			}
+		case newest := <-missed:
+			if newest > seen.Load() && len(w.Updates()) == 0 {
+				b.n.log.Warn("a change was not heard of, and all records are read again", "bucket", b.name, "change",
+					newest, "heard", seen.Load())
+				return true
 			}
 		case <-ctx.Done():
 			return false
+		}
+	}
+}
+
+// compareNewest sends the newest revision of the bucket if it is not seen from one check to the next. The newest record
+// is never the older version of another one, so that a watch that works has seen it.
+func (b *Bucket) compareNewest(ctx context.Context, seen *atomic.Uint64, missed chan<- uint64) {
+	tick := time.NewTicker(watchCheck)
+	defer tick.Stop()
+	var before uint64
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if before > seen.Load() {
+			select {
+			case missed <- before:
+			case <-ctx.Done():
+				return
+			}
+		}
+		once, cancel := context.WithTimeout(ctx, watchCheck)
+		s, err := b.kv.Status(once)
+		cancel()
+		if err != nil {
+			continue
+		}
+		if s, ok := s.(*jetstream.KeyValueBucketStatus); ok && s.StreamInfo().State.Msgs > 0 {
+			before = s.StreamInfo().State.LastSeq
 		}
 	}
 }

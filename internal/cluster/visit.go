@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -52,7 +53,7 @@ func Visitor(dir string) (*Node, error) {
 	}
 	return &Node{
 		opts: Options{Name: config.Cluster.Name, Start: visitTime}, conn: conn, js: js, replicas: MinNodes,
-		buckets: map[string]*Bucket{},
+		buckets: map[string]*Bucket{}, log: slog.New(slog.DiscardHandler),
 	}, nil
 }
 

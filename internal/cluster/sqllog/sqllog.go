@@ -38,6 +38,7 @@ type Log struct {
 
 	mu     sync.Mutex // of transactions
 	tables []table
+	told   uint64 // the position that this node has confirmed to the others
 }
 
 // entry is one transaction.
@@ -283,7 +284,7 @@ func (l *Log) try(ctx context.Context, db *sql.DB, run func(*sql.Tx) error) (at 
 	return at, true, l.tell(at)
 }
 
-// tell tells the other nodes that this one has a change.
+// tell tells the other nodes that this one has a change. l.mu must be held.
 func (l *Log) tell(at uint64) error {
 	if l.applied == nil {
 		return nil
@@ -292,6 +293,7 @@ func (l *Log) tell(at uint64) error {
 		return err
 	}
 	l.node.SetApplied(l.name, at)
+	l.told = at
 	return nil
 }
 
@@ -329,6 +331,9 @@ func (l *Log) apply(ctx context.Context, db *sql.DB, e entry, origin string, at 
 		return err
 	}
 	defer tx.Rollback()
+	if _, here, err := position(ctx, tx); err != nil || here >= at {
+		return err // a command on this machine has applied it meanwhile
+	}
 	if _, err := tx.Exec("PRAGMA defer_foreign_keys = ON"); err != nil {
 		return err
 	}
@@ -350,13 +355,34 @@ func (l *Log) Run(ctx context.Context) error {
 		if err != nil {
 			continue
 		}
-		if err := l.follow(ctx, at); err != nil && ctx.Err() == nil && !errors.Is(err, sqlfile.ErrClosed) {
-			// This node does not confirm it, so it stops being fresh, and refuses callers.
-			l.log.Error("a change of another node was not applied", "log", l.name, "change", at, "err", err)
-		}
+		l.followUntil(ctx, at)
 	}
 	return nil
 }
+
+// followUntil tries to apply a change until it succeeds, because no other event may follow that would do it.
+func (l *Log) followUntil(ctx context.Context, at uint64) {
+	var logged time.Time
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		err := l.follow(ctx, at)
+		if err == nil || ctx.Err() != nil || errors.Is(err, sqlfile.ErrClosed) {
+			return
+		}
+		if !errors.Is(err, errNotReadable) && time.Since(logged) > time.Minute {
+			// This node does not confirm it, so it stops being fresh, and refuses callers.
+			l.log.Error("a change of another node was not applied and is tried again", "log", l.name, "change", at,
+				"err", err)
+			logged = time.Now()
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// errNotReadable means that the leader that answers does not know a change yet of which this node has heard.
+var errNotReadable = errors.New("it cannot be read yet")
 
 func (l *Log) follow(ctx context.Context, at uint64) error {
 	db, err := l.file.DB()
@@ -365,9 +391,19 @@ func (l *Log) follow(ctx context.Context, at uint64) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, here, err := position(ctx, db); err != nil || here >= at {
-		return err
+	_, here, err := position(ctx, db)
+	if err == nil && here < at {
+		if _, err = l.catchUp(ctx, db); err == nil {
+			_, here, err = position(ctx, db)
+		}
 	}
-	_, err = l.catchUp(ctx, db)
-	return err
+	switch {
+	case err != nil:
+		return err
+	case here < at:
+		return errNotReadable
+	case here > l.told: // a command on this machine has changed the file, or brought it up to date
+		return l.tell(here)
+	}
+	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,11 +90,15 @@ func open(t *testing.T, n *cluster.Node, f *sqlfile.File) replica {
 	if err != nil {
 		t.Fatal(err)
 	}
+	run(t, l)
+	return replica{f, l}
+}
+
+func run(t *testing.T, l *Log) {
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { l.Run(ctx) })
 	t.Cleanup(func() { stop(); running.Wait() })
-	return replica{f, l}
 }
 
 func (r replica) exec(ctx context.Context, statements ...string) error {
@@ -295,5 +300,71 @@ func TestAFileOfANodeIsNotChangedAlone(t *testing.T) {
 	var rows int
 	if err := db.QueryRow("SELECT count(*) FROM once").Scan(&rows); err != nil || rows != 2 {
 		t.Errorf("%d rows, %v", rows, err)
+	}
+}
+
+// TestACommandChangesTheFileOfANode changes the file of a node by a command on its machine, which commits the change
+// before the node hears of it: the node confirms it all the same, so that it stays fresh.
+func TestACommandChangesTheFileOfANode(t *testing.T) {
+	nodes := startNodes(t)
+	ctx := t.Context()
+	var all []replica
+	for _, n := range nodes[1:] {
+		all = append(all, open(t, n, newFile(t)))
+	}
+	file := newFile(t)
+	var reloads atomic.Int32
+	slow, err := Open(ctx, nodes[0], "things", file, slog.New(slog.NewTextHandler(t.Output(), nil)),
+		func() error { reloads.Add(1); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	visitor, err := cluster.Visitor(nodes[0].Dir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer visitor.Close()
+	same := &sqlfile.File{Path: file.Path, Schema: schema, Version: 1, ForeignKeys: true}
+	defer same.Close()
+	command, err := Open(ctx, visitor, "things", same, slog.New(slog.DiscardHandler), func() error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (replica{same, command}).exec(ctx, "INSERT INTO once VALUES ('by', 'a command')"); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range all {
+		await(t, fmt.Sprintf("node %d has the change", i+1), func() bool { return len(r.rows(t)) == 1 })
+	}
+	run(t, slow) // it hears of the change only now
+	await(t, "the node reads its file again", func() bool { return reloads.Load() > 0 })
+	await(t, "most nodes hear the node", func() bool { return nodes[0].Fresh() == nil })
+
+	// A change is applied too of which a node hears before the leader that answers it can read it.
+	early := newFile(t)
+	ahead, err := Open(ctx, nodes[1], "things", early, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ahead.follow(ctx, 2); !errors.Is(err, errNotReadable) {
+		t.Errorf("a change that cannot be read yet: %v", err)
+	}
+	var waiting sync.WaitGroup
+	waiting.Go(func() { ahead.followUntil(ctx, 2) })
+	if err := all[0].exec(ctx, "INSERT INTO once VALUES ('after', 'it was heard of')"); err != nil {
+		t.Fatal(err)
+	}
+	waiting.Wait()
+	if got := (replica{early, ahead}).rows(t); len(got) != 2 {
+		t.Errorf("it has %q", got)
+	}
+}
+
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after a minute: %s", what)
+		}
 	}
 }
