@@ -277,34 +277,32 @@ func (h *Manager) applyStep(ctx context.Context, s *Step, report Report) error {
 	case ToRemove:
 		return h.Remove(s.ID, true)
 	}
-	p, err := h.findPackage(s.ID)
-	if err != nil {
-		return err
-	}
-	done, err := p.claim(Updating)
-	if err != nil {
-		return err
-	}
-	p.mu.Lock()
-	ran, was := p.shared.running != nil, p.rec
-	p.mu.Unlock()
-	if was.State != Installed {
-		done()
-		return tool.Refuse(tool.CodeUnavailable, "package %s is not completely installed", p.id)
-	}
-	if s.Action == ToUpdate {
-		err = p.reinstall(ctx, Plan{Record: s.record, fresh: was.Source != s.record.Source}, report)
-	} else if s.record.Pins, s.record.Previous = was.Pins, was.Previous; s.record.Program != was.Program {
-		err = fmt.Errorf("package %s was updated since the settings were compared; apply them again", p.id)
-	} else if err = p.saveRecord(s.record); err == nil {
-		h.invalidateTools()
-		if !sameConfinement(was, s.record) {
-			err = p.stopServers()
+	_, err := h.changePackage(s.ID, Updating, func(p *managedPackage, was Record) error {
+		if was.State != Installed {
+			return tool.Refuse(tool.CodeUnavailable, "package %s is not completely installed", p.id)
 		}
-	}
-	done()
-	p.startIfWanted(ran)
+		if s.Action == ToUpdate {
+			return p.reinstall(ctx, Plan{Record: s.record, fresh: was.Source != s.record.Source}, report)
+		}
+		return p.applyRecord(was, s.record)
+	})
 	return err
+}
+
+// applyRecord stores the record that the settings declare, of the program that is installed.
+func (p *managedPackage) applyRecord(was, now Record) error {
+	now.Pins, now.Previous = was.Pins, was.Previous
+	if now.Program != was.Program {
+		return fmt.Errorf("package %s was updated since the settings were compared; apply them again", p.id)
+	}
+	if err := p.saveRecord(now); err != nil {
+		return err
+	}
+	p.manager.invalidateTools()
+	if sameConfinement(was, now) {
+		return nil
+	}
+	return p.stopServers()
 }
 
 // bySettings is who installed a package that the settings declare.

@@ -405,21 +405,9 @@ func (h *Manager) RebuildAccepting(
 		return i, err
 	}
 	defer leave()
-	p, err := h.findPackage(id)
-	if err != nil {
-		return i, err
-	}
-	done, err := p.claim(Updating)
-	if err != nil {
-		return i, err
-	}
-	p.mu.Lock()
-	ran := p.shared.running != nil
-	p.mu.Unlock()
-	err = p.rebuild(ctx, from, accept, report)
-	done()
-	p.startIfWanted(ran)
-	return p.info(), err
+	return h.changePackage(id, Updating, func(p *managedPackage, _ Record) error {
+		return p.rebuild(ctx, from, accept, report)
+	})
 }
 
 func (p *managedPackage) rebuild(ctx context.Context, from string, accept bool, report Report) error {

@@ -330,31 +330,20 @@ func (h *Manager) syncOne(ctx context.Context, s *syncPlan, report Report) error
 		_, err := h.Install(ctx, Plan{Record: r, Expect: approved, locked: s.locked}, report)
 		return err
 	}
-	p, err := h.findPackage(s.step.ID)
-	if err != nil {
-		return err
-	}
-	done, err := p.claim(Updating)
-	if err != nil {
-		return err
-	}
-	p.mu.Lock()
-	ran, was := p.shared.running != nil, p.rec
-	p.mu.Unlock()
-	if was.State != Installed {
-		done()
-		return tool.Refuse(tool.CodeUnavailable, "package %s is not completely installed", p.id)
-	}
-	if s.step.Action == ToUpdate {
-		r.Version = ""
-		err = p.reinstall(ctx, Plan{Record: r, Expect: approved, locked: s.locked, fresh: true}, report)
-	} else {
+	_, err := h.changePackage(s.step.ID, Updating, func(p *managedPackage, was Record) error {
+		if was.State != Installed {
+			return tool.Refuse(tool.CodeUnavailable, "package %s is not completely installed", p.id)
+		}
+		if s.step.Action == ToUpdate {
+			r.Version = ""
+			return p.reinstall(ctx, Plan{Record: r, Expect: approved, locked: s.locked, fresh: true}, report)
+		}
 		r.Pins, r.Previous, r.Program, r.Source = approved, was.Previous, was.Program, was.Source
-		if err = p.saveRecord(r); err == nil {
+		err := p.saveRecord(r)
+		if err == nil {
 			h.invalidateTools()
 		}
-	}
-	done()
-	p.startIfWanted(ran)
+		return err
+	})
 	return err
 }

@@ -22,25 +22,14 @@ func (h *Manager) SetOutbound(id, gateway string) error {
 		return err
 	}
 	defer leave()
-	p, err := h.findPackage(id)
-	if err != nil {
-		return err
-	}
 	if gateway != "" {
 		if err := checkGateway(gateway); err != nil {
 			return err
 		}
 	}
-	done, err := p.claim("setting its outbound gateway")
-	if err != nil {
-		return err
-	}
-	p.mu.Lock()
-	ran, r := p.shared.running != nil, p.rec
-	p.mu.Unlock()
-	err = p.setOutbound(r, gateway)
-	done()
-	p.startIfWanted(ran)
+	_, err = h.changePackage(id, "setting its outbound gateway", func(p *managedPackage, was Record) error {
+		return p.setOutbound(was, gateway)
+	})
 	return err
 }
 

@@ -138,6 +138,26 @@ func (p *managedPackage) claim(what string) (done func(), err error) {
 	}, nil
 }
 
+// changePackage runs an operation that excludes all others on a package, with the record that it had before. The shared
+// instance is started afterwards if it ran. It returns what the package is then, also if the operation failed.
+func (h *Manager) changePackage(id, what string, change func(p *managedPackage, was Record) error) (i Info, err error) {
+	p, err := h.findPackage(id)
+	if err != nil {
+		return i, err
+	}
+	done, err := p.claim(what)
+	if err != nil {
+		return i, err
+	}
+	p.mu.Lock()
+	ran, was := p.shared.running != nil, p.rec
+	p.mu.Unlock()
+	err = change(p, was)
+	done()
+	p.startIfWanted(ran)
+	return p.info(), err
+}
+
 // busy returns the refusal that names the running operation; p.mu is held.
 func (p *managedPackage) busy() error {
 	return &tool.Refusal{

@@ -61,28 +61,17 @@ func (h *Manager) Grant(ctx context.Context, id string, g Regrant) (i Info, err 
 		return i, err
 	}
 	defer leave()
-	p, err := h.findPackage(id)
-	if err != nil {
-		return i, err
-	}
-	done, err := p.claim(Updating)
-	if err != nil {
-		return i, err
-	}
-	p.mu.Lock()
-	ran := p.shared.running != nil
-	p.mu.Unlock()
-	was, now, err := h.Change(id, g)
-	if err == nil {
-		err = p.saveRecord(now)
-	}
-	if err == nil && !sameConfinement(was, now) {
-		err = p.stopServers()
-		p.resetFailures()
-	}
-	done()
-	p.startIfWanted(ran && ctx.Err() == nil)
-	return p.info(), err
+	return h.changePackage(id, Updating, func(p *managedPackage, _ Record) error {
+		was, now, err := h.Change(id, g)
+		if err == nil {
+			err = p.saveRecord(now)
+		}
+		if err == nil && !sameConfinement(was, now) {
+			err = p.stopServers()
+			p.resetFailures()
+		}
+		return err
+	})
 }
 
 // sameConfinement reports whether two records allow the same.

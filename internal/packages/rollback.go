@@ -30,21 +30,9 @@ func (h *Manager) Rollback(ctx context.Context, id string, report Report) (i Inf
 		return i, err
 	}
 	defer leave()
-	p, err := h.findPackage(id)
-	if err != nil {
-		return i, err
-	}
-	done, err := p.claim(Updating)
-	if err != nil {
-		return i, err
-	}
-	p.mu.Lock()
-	ran, was := p.shared.running != nil, p.rec
-	p.mu.Unlock()
-	err = p.rollback(ctx, was, report)
-	done()
-	p.startIfWanted(ran)
-	return p.info(), err
+	return h.changePackage(id, Updating, func(p *managedPackage, was Record) error {
+		return p.rollback(ctx, was, report)
+	})
 }
 
 func (p *managedPackage) rollback(ctx context.Context, was Record, report Report) error {
