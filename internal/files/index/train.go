@@ -11,7 +11,9 @@ import (
 func (s *Store) train(ctx context.Context, c Collection) error {
 	var m *lsa
 	if s.embed == nil {
-		texts, err := s.sample(ctx, c)
+		texts, err := sample(ctx, s, c, lsaSample, func(title, heading, text string) string {
+			return embedded(headings(title, heading), text)
+		})
 		if err != nil {
 			return err
 		}
@@ -116,15 +118,17 @@ func (s *Store) finishFirst(ctx context.Context, c Collection, r *Report, progre
 	return err
 }
 
-// sample returns the texts of at most lsaSample chunks, evenly spread.
-func (s *Store) sample(ctx context.Context, c Collection) (texts []string, err error) {
+// sample returns what make returns for each of at most limit chunks, evenly spread.
+func sample[T any](
+	ctx context.Context, s *Store, c Collection, limit int, make func(title, heading, text string) T,
+) (all []T, err error) {
 	db, err := s.file.Reader()
 	if err != nil {
 		return nil, err
 	}
-	step := max(1, (c.Chunks+lsaSample-1)/lsaSample)
+	step := max(1, (c.Chunks+limit-1)/limit)
 	rows, err := db.QueryContext(ctx, `SELECT file.title, heading, text FROM chunk JOIN file ON file.id = chunk.file
-		WHERE file.collection = ?1 AND (chunk.id % ?2) = 0 ORDER BY chunk.id LIMIT ?3`, c.ID, step, lsaSample)
+		WHERE file.collection = ?1 AND (chunk.id % ?2) = 0 ORDER BY chunk.id LIMIT ?3`, c.ID, step, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -134,9 +138,9 @@ func (s *Store) sample(ctx context.Context, c Collection) (texts []string, err e
 		if err := rows.Scan(&title, &heading, &text); err != nil {
 			return nil, err
 		}
-		texts = append(texts, embedded(headings(title, heading), text))
+		all = append(all, make(title, heading, text))
 	}
-	return texts, rows.Err()
+	return all, rows.Err()
 }
 
 // storeModel stores a model and the vectors that it gives to all chunks, in one transaction.

@@ -30,7 +30,7 @@ func (s *Store) tune(ctx context.Context, c Collection, m *lsa) error {
 	if m == nil {
 		return nil
 	}
-	list, err := s.trials(ctx, c)
+	list, err := sample(ctx, s, c, tuneChunks, newTrial)
 	if err != nil {
 		return err
 	}
@@ -47,30 +47,7 @@ func (s *Store) tune(ctx context.Context, c Collection, m *lsa) error {
 	return err
 }
 
-// trials returns some chunks, evenly spread; question is "" if there is nothing to ask for.
-func (s *Store) trials(ctx context.Context, c Collection) (list []trial, err error) {
-	db, err := s.file.Reader()
-	if err != nil {
-		return nil, err
-	}
-	step := max(1, (c.Chunks+tuneChunks-1)/tuneChunks)
-	rows, err := db.QueryContext(ctx, `SELECT file.title, heading, text FROM chunk JOIN file ON file.id = chunk.file
-		WHERE file.collection = ?1 AND (chunk.id % ?2) = 0 ORDER BY chunk.id LIMIT ?3`, c.ID, step, tuneChunks)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var title, heading, text string
-		if err := rows.Scan(&title, &heading, &text); err != nil {
-			return nil, err
-		}
-		list = append(list, newTrial(title, heading, text))
-	}
-	return list, rows.Err()
-}
-
-// newTrial takes the last heading, or else the comment at the beginning, out of a chunk.
+// newTrial returns a chunk to be found; question is "" if there is nothing to ask for. It takes the last heading, or else the comment at the beginning, out of a chunk.
 func newTrial(title, heading, text string) (t trial) {
 	if i := strings.LastIndex(heading, " > "); i >= 0 {
 		heading = heading[i+3:]

@@ -28,7 +28,8 @@ const (
 	listenWait  = 10 * time.Second
 )
 
-// run is one program. It is safe for concurrent use.
+// run is one program. It is safe for concurrent use. One struct, because its record, its answer and its approval are made
+// of all of it.
 type run struct {
 	m        *programs
 	id       string

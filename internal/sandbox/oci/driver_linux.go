@@ -16,7 +16,6 @@ import (
 	"gatehouse/internal/sandbox/agent/binary"
 	"gatehouse/internal/sandbox/bundle"
 	"gatehouse/internal/sandbox/cgroup"
-	"gatehouse/internal/sandbox/landlock"
 	"gatehouse/internal/sandbox/rootfs"
 )
 
@@ -110,18 +109,7 @@ func (d *Driver) Capabilities() sandbox.Capabilities {
 	if d.missing != nil {
 		return sandbox.Capabilities{}
 	}
-	c := sandbox.Capabilities{
-		Tier: sandbox.Namespaces, Memory: d.groups.Enforcement("memory"), Processes: d.groups.Enforcement("pids"),
-		CPU:      d.groups.Enforcement("cpu"),
-		OwnUsers: !d.users.Single, Seccomp: true, Landlock: landlock.Version(), Terminals: true,
-	}
-	if c.Memory == sandbox.NotEnforced {
-		c.Memory = sandbox.PerProcess
-	}
-	if c.Processes == sandbox.NotEnforced {
-		c.Processes = sandbox.PerUser
-	}
-	return c
+	return rootfs.Capabilities(d.groups, d.users)
 }
 
 // Create makes a sandbox.

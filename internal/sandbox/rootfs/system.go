@@ -9,11 +9,29 @@ import (
 
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/agentprotocol"
+	"gatehouse/internal/sandbox/cgroup"
+	"gatehouse/internal/sandbox/landlock"
 )
 
 // filesPerMiB is how many files and folders there may be for each MiB of disk. Each occupies memory of the
 // kernel.
 const filesPerMiB = 256
+
+// Capabilities returns those of a driver that isolates by namespaces and limits by control groups.
+func Capabilities(groups *cgroup.Hierarchy, users *Users) sandbox.Capabilities {
+	c := sandbox.Capabilities{
+		Tier: sandbox.Namespaces, Memory: groups.Enforcement("memory"), Processes: groups.Enforcement("pids"),
+		CPU:      groups.Enforcement("cpu"),
+		OwnUsers: !users.Single, Seccomp: true, Landlock: landlock.Version(), Terminals: true,
+	}
+	if c.Memory == sandbox.NotEnforced {
+		c.Memory = sandbox.PerProcess
+	}
+	if c.Processes == sandbox.NotEnforced {
+		c.Processes = sandbox.PerUser
+	}
+	return c
+}
 
 // environment is the environment of every program. Nothing comes from the host.
 var environment = []string{

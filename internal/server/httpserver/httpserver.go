@@ -26,7 +26,8 @@ import (
 	"gatehouse/tool"
 )
 
-// Options configures a Server. The zero value serves loopback clients.
+// Options configures a Server. The zero value serves loopback clients. One struct, because each field is one thing that
+// a listener is told when it is made.
 type Options struct {
 	Bind    string   // the host to listen on; "" means loopback
 	Hosts   []string // names that a Host header may have besides the loopback names
