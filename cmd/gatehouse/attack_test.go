@@ -33,6 +33,10 @@ func TestAYesWithoutPassphraseIsCalledSo(t *testing.T) { attack(t, "sameaccount"
 //redteam:attack A package's server is a stranger: a child of an ordinary user's host forks without limit, each in a session of its own
 func TestAnOrdinaryUsersHost(t *testing.T) { attack(t, "ordinary") }
 
+//redteam:attack What destroys is written down before it begins: a host of users starts, calls and is called on a disk that can only be read, or is full
+//redteam:attack One principal, however it comes: a host starts on such a disk, and one whose file of users is lost, and is called without credentials
+func TestADiskThatCannotBeWritten(t *testing.T) { attack(t, "degraded") }
+
 // ordinary makes a user of this machine until the story ends, with the home $WORK/user
 // and a folder of its own. The script "as" then runs a command as that user, and the
 // file "uid" holds its number.

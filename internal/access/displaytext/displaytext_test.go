@@ -6,6 +6,9 @@ import (
 	"testing"
 )
 
+// What would steer a terminal or change the direction of text is shown by its number.
+//
+//redteam:attack A package's server is a stranger: control characters and marks of direction for the terminal of a command
 func TestNothingSteersATerminal(t *testing.T) {
 	for in, want := range map[string]string{
 		"plain text, äöü, 漢字, 🙂":          "plain text, äöü, 漢字, 🙂",

@@ -15,6 +15,7 @@ import (
 	"path"
 	"runtime/metrics"
 	"strings"
+	"time"
 )
 
 // Limits of one conversion.
@@ -69,15 +70,37 @@ func (k Kind) Converted() bool { return k != "" && k != Page && k != Mail }
 // Marked reports whether the text of a document of a kind has the headings of Markdown.
 func (k Kind) Marked() bool { return k != "" && k != PDF && k != Mail && k != Slides }
 
+// turn holds one value while a document is decoded. One document of the whole process is decoded at a time, because
+// a decoder of a hostile document may use a processor until its ctx is done, and because the memory that it may take is
+// measured for the process.
+var turn = make(chan struct{}, 1)
+
+// ErrBusy is returned if ctx was done before the document's turn came.
+var ErrBusy = errors.New("another document is being converted")
+
 // ErrTooLarge is returned for a document of more than MostIn bytes.
 var ErrTooLarge = errors.New("the document is too large to be converted")
 
-// Text returns the text of a document. cut reports whether the text was cut off at
-// MostOut. If err is not nil, text is what was read before it.
-func Text(ctx context.Context, k Kind, f io.ReaderAt, size int64) (text string, cut bool, err error) {
+// Text returns the text of a document. It waits until no other document is decoded, and then takes at most limit.
+// cut reports whether the text was cut off at MostOut. If err is not nil, text is what was read before it.
+func Text(
+	ctx context.Context,
+	limit time.Duration,
+	k Kind,
+	f io.ReaderAt,
+	size int64,
+) (text string, cut bool, err error) {
 	if size > MostIn {
 		return "", false, ErrTooLarge
 	}
+	select {
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
+	case <-ctx.Done():
+		return "", false, fmt.Errorf("%w: %w", ErrBusy, context.Cause(ctx))
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	out := &writer{ctx: ctx}
 	r := &guarded{ctx: ctx, f: f, size: size}
 	defer func() {

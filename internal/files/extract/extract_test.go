@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -14,7 +16,7 @@ import (
 
 func convert(t testing.TB, k Kind, b []byte) (string, bool, error) {
 	t.Helper()
-	return Text(t.Context(), k, bytes.NewReader(b), int64(len(b)))
+	return Text(t.Context(), time.Minute, k, bytes.NewReader(b), int64(len(b)))
 }
 
 // pdfOf makes a document of pages of content operators.
@@ -77,7 +79,7 @@ func TestPDFLoop(t *testing.T) {
 	doc := bytes.Replace(pdfOf("BT ET"), []byte("/Count 1/Kids[4 0 R ]"), []byte("/Count 9/Kids[2 0 R ]"), 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_, _, err := Text(ctx, PDF, bytes.NewReader(doc), int64(len(doc)))
+	_, _, err := Text(ctx, time.Minute, PDF, bytes.NewReader(doc), int64(len(doc)))
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
@@ -180,13 +182,71 @@ func TestUTF16(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	if _, _, err := Text(t.Context(), PDF, bytes.NewReader(nil), MostIn+1); !errors.Is(err, ErrTooLarge) {
+	if _, _, err := Text(t.Context(), time.Minute, PDF, bytes.NewReader(nil), MostIn+1); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("got %v", err)
 	}
 	stop := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(stop)
-	if _, _, err := Text(ctx, Page, strings.NewReader("<p>x"), 4); !errors.Is(err, stop) {
+	if _, _, err := Text(ctx, time.Minute, Page, strings.NewReader("<p>x"), 4); !errors.Is(err, stop) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// reading is a document whose first read waits, until it is released.
+type reading struct {
+	begun, release chan struct{}
+	once           sync.Once
+}
+
+func (r *reading) ReadAt([]byte, int64) (int, error) {
+	r.once.Do(func() { close(r.begun) })
+	<-r.release
+	return 0, io.ErrUnexpectedEOF
+}
+
+// While a document is decoded no other one is, whoever asks and of whatever kind; one that waits has read nothing, and
+// gives up when its caller does.
+//
+//redteam:attack No principal takes the host from the others: several documents that decode to gigabytes at once
+func TestDocumentsAreDecodedOneAtATime(t *testing.T) {
+	kinds := []Kind{PDF, Word, Page, Notebook, Slides, Sheets, Book, Mail}
+	first := &reading{begun: make(chan struct{}), release: make(chan struct{})}
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := Text(t.Context(), time.Hour, Word, first, MostIn)
+		ended <- err
+	}()
+	<-first.begun
+	for _, k := range kinds {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		second := &reading{begun: make(chan struct{}), release: make(chan struct{})}
+		close(second.release)
+		_, _, err := Text(ctx, time.Hour, k, second, MostIn)
+		cancel()
+		if !errors.Is(err, ErrBusy) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: got %v beside another document", k, err)
+		}
+		select {
+		case <-second.begun:
+			t.Errorf("%s: it was read beside another document", k)
+		default:
+		}
+	}
+	close(first.release)
+	if err := <-ended; err == nil {
+		t.Error("a document that cannot be read has a text")
+	}
+	if got, _, err := convert(t, Page, []byte("<p>x")); got != "x\n" || err != nil {
+		t.Errorf("after it: got %q, %v", got, err)
+	}
+}
+
+// A document has a limit of time, however long its caller waits.
+func TestADocumentHasALimitOfTime(t *testing.T) {
+	doc := []byte(strings.Repeat("<p>x", 1<<20))
+	if _, _, err := Text(t.Context(), time.Nanosecond, Page, bytes.NewReader(doc), int64(len(doc))); !errors.Is(
+		err, context.DeadlineExceeded) || errors.Is(err, ErrBusy) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -200,7 +260,7 @@ func FuzzDocuments(f *testing.F) {
 		k := []Kind{PDF, Word, Page, Notebook}[kind%4]
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		text, _, _ := Text(ctx, k, bytes.NewReader(b), int64(len(b)))
+		text, _, _ := Text(ctx, time.Minute, k, bytes.NewReader(b), int64(len(b)))
 		if !utf8.ValidString(text) || len(text) > MostOut+1 {
 			t.Errorf("%s: %d bytes, or not UTF-8", k, len(text))
 		}

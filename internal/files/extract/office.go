@@ -183,6 +183,12 @@ func fromSheets(w *writer, f *guarded) error {
 	return nil
 }
 
+// Shared strings are held until the last sheet, so that they have limits of their own.
+const (
+	mostShared = 24 << 20 // bytes
+	sharedCost = 48       // bytes of a string besides its text: the string, its place in memory, and the growth of the list
+)
+
 // sharedStrings returns the texts that cells refer to by their numbers.
 func (a *archive) sharedStrings() (texts []string, err error) {
 	var b strings.Builder
@@ -202,6 +208,9 @@ func (a *archive) sharedStrings() (texts []string, err error) {
 		case xml.EndElement:
 			switch t.Name.Local {
 			case "si":
+				if size += sharedCost; size > mostShared {
+					return errBomb
+				}
 				texts = append(texts, b.String())
 			case "rPh":
 				phonetic = false
@@ -210,7 +219,7 @@ func (a *archive) sharedStrings() (texts []string, err error) {
 			}
 		case xml.CharData:
 			if inText {
-				if size += len(t); size > mostXML {
+				if size += len(t); size > mostShared {
 					return errBomb
 				}
 				b.Write(t)

@@ -39,6 +39,8 @@ func flip(t *testing.T, dir, name, a, b string) {
 
 // What is read is judged by what was opened, not by what its name meant when it
 // was asked for.
+//
+//redteam:attack Files stay inside the roots: a link is turned to a file with a protected name between the check and the open
 func TestAProtectedFileIsNotReadInARace(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -70,6 +72,8 @@ func TestAProtectedFileIsNotReadInARace(t *testing.T) {
 }
 
 // Nor is a file written into a protected directory.
+//
+//redteam:attack Files stay inside the roots: a link is turned to a protected folder between the check and the write
 func TestAProtectedDirectoryIsNotWrittenInARace(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -102,6 +106,8 @@ func TestAProtectedDirectoryIsNotWrittenInARace(t *testing.T) {
 }
 
 // A file whose name is gone since it was opened is judged by the name it had.
+//
+//redteam:attack Files stay inside the roots: a protected file is removed after it was opened
 func TestADeletedFileIsJudged(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -122,6 +128,8 @@ func TestADeletedFileIsJudged(t *testing.T) {
 }
 
 // A directory is not moved to where the names in it are no longer protected.
+//
+//redteam:attack Files stay inside the roots: a folder is renamed, so that names in it are no longer protected
 func TestMovingTakesNoProtectionAway(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{".aws", "app", "keys", "deep/a/b"} {

@@ -28,20 +28,12 @@ func (o *opened) replaceSource(text []byte) {
 	o.s = &source{ctx: o.s.ctx, f: bytes.NewReader(text), size: int64(len(text)), head: text}
 }
 
-// convert reads a document as text. It converts one document at a time, because
-// a decoder of a damaged document may use a processor until its timeout.
-func (m *files) convert(ctx context.Context, o *opened, kind extract.Kind, out *readOut) error {
-	select {
-	case m.converting <- struct{}{}:
-		defer func() { <-m.converting }()
-	case <-ctx.Done():
-		return &tool.Refusal{Code: tool.CodeBusy, Message: "another document is being converted",
-			Next: "Call the tool again."}
-	}
-	ctx, cancel := context.WithTimeout(ctx, convertTimeout)
-	defer cancel()
-	text, cut, err := extract.Text(ctx, kind, o.f, o.info.Size())
+// convert reads a document as text.
+func (o *opened) convert(ctx context.Context, kind extract.Kind, out *readOut) error {
+	text, cut, err := extract.Text(ctx, convertTimeout, kind, o.f, o.info.Size())
 	switch {
+	case errors.Is(err, extract.ErrBusy):
+		return &tool.Refusal{Code: tool.CodeBusy, Message: err.Error(), Next: "Call the tool again."}
 	case errors.Is(err, extract.ErrTooLarge):
 		return &tool.Refusal{
 			Code: tool.CodeTooLarge,

@@ -219,6 +219,8 @@ func TestNothingLeadsOut(t *testing.T) {
 
 // What is protected by the name of the directory above it stays protected when
 // that is renamed, by a move or by taking one back.
+//
+//redteam:attack Files stay inside the roots: a folder is renamed away from its protected name, by file_rename and by undoing it
 func TestProtectionIsNotRenamedAway(t *testing.T) {
 	h := newFixture(t)
 	h.put(".aws/credentials", "secret")

@@ -35,14 +35,13 @@ type files struct {
 	// callTool runs another tool of the caller's view; nil without a host.
 	callTool func(context.Context, *tool.Call, string, json.RawMessage) (tool.Result, error)
 	// unsaved is Config.Unsaved.
-	unsaved    func(ctx context.Context, c *tool.Call, path string) (text *string, from string, known bool)
-	converting chan struct{} // holds one token while a document is converted
+	unsaved func(ctx context.Context, c *tool.Call, path string) (text *string, from string, known bool)
 }
 
 // New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(ctx context.Context, d module.Deps) (module.Module, error) {
-		m := &files{converting: make(chan struct{}, 1), callTool: d.Call}
+		m := &files{callTool: d.Call}
 		m.offer.Tools = []tool.Tool{
 			m.readTool(), m.writeTool(), m.editTool(), m.deleteTool(), m.renameTool(), m.copyTool(), m.statTool(),
 			m.existsTool(),

@@ -164,7 +164,7 @@ func (m *files) showContent(ctx context.Context, o *opened, in *readIn, out *rea
 	converts := kind.Converted() || kind != "" && in.As == "text"
 	switch {
 	case converts && in.As != "raw":
-		return false, m.convert(ctx, o, kind, out)
+		return false, o.convert(ctx, kind, out)
 	case extract.IsWide(o.s.head):
 		if err := o.decodeWide(out); err != nil {
 			return false, err

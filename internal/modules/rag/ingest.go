@@ -268,7 +268,7 @@ func (k *knowledge) read(ctx context.Context, s *source, it index.Item) (d index
 	d.Hash = sha256.Sum256(content)
 	switch w, wide := extract.WideOf(head); {
 	case kind != "":
-		d.Text, err = k.convert(ctx, kind, content)
+		d.Text, err = convert(ctx, kind, content)
 		if d.Language = "plaintext"; kind.Marked() {
 			d.Language = "markdown"
 		}
@@ -287,18 +287,9 @@ func isBinary(head []byte) bool {
 	return !extract.IsWide(head) && bytes.IndexByte(head, 0) >= 0
 }
 
-// convert reads a document as text. It converts one document at a time, because a decoder of a damaged document may
-// use a processor until its timeout.
-func (k *knowledge) convert(ctx context.Context, kind extract.Kind, content []byte) ([]byte, error) {
-	select {
-	case k.converting <- struct{}{}:
-		defer func() { <-k.converting }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	ctx, cancel := context.WithTimeout(ctx, convertTimeout)
-	defer cancel()
-	text, _, err := extract.Text(ctx, kind, bytes.NewReader(content), int64(len(content)))
+// convert reads a document as text.
+func convert(ctx context.Context, kind extract.Kind, content []byte) ([]byte, error) {
+	text, _, err := extract.Text(ctx, convertTimeout, kind, bytes.NewReader(content), int64(len(content)))
 	if err != nil {
 		return nil, fmt.Errorf("it cannot be read as %s: %w", kind, err)
 	}

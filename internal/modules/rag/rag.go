@@ -47,8 +47,6 @@ type knowledge struct {
 	own   bool // the store is closed with the module
 	deps  module.Deps
 	offer module.Offer
-
-	converting chan struct{} // holds one value while a document is converted
 }
 
 // ingestTimeout is the limit of one ingest.
@@ -57,7 +55,7 @@ const ingestTimeout = 6 * time.Hour
 // New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		k := &knowledge{store: cfg.Store, deps: d, converting: make(chan struct{}, 1)}
+		k := &knowledge{store: cfg.Store, deps: d}
 		if k.store == nil {
 			k.store, k.own = index.Open("", index.Options{}), true
 		}

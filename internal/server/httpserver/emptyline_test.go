@@ -20,6 +20,8 @@ import (
 // request (RFC 9112, section 2.2). It is ignored on cleartext connections, on
 // those whose first request net/http answers, and inside TLS, whether it
 // arrives with the next request, before it, or in the middle of the answer.
+//
+//redteam:attack A request is read in one way: an empty line after a body, in one piece with the next request and in pieces
 func TestAnEmptyLineAfterABodyIsIgnored(t *testing.T) {
 	clear, secure := newTestHost(t, Options{}, hosttest.Options{}), newTestHost(t, Options{}, hosttest.Options{})
 	other := httptest.NewTLSServer(nethttp.NotFoundHandler()) // for its certificate
