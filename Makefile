@@ -90,7 +90,7 @@ test:
 
 # What tests need beyond Go and make: a C compiler for the race detector, npm
 # for the official suites, an editor and Python to be driven in a terminal, a
-# browser for hostile pages. All come from the system's package manager, as do a container runtime, QEMU and a
+# browser for hostile pages. All come from the system's package manager, as do Gradle, a container runtime, QEMU and a
 # kernel for it, without which drivers of sandboxes are skipped and said to be;
 # the suites themselves are pinned and installed below .tools. What a release is
 # tried with comes from there too: package managers, shells, and Ruby for a formula.
@@ -115,6 +115,8 @@ setup:
 	@test -d .tools/pgserver || { mkdir -p .tools && $(PGVECTOR); } || echo "without pgserver of PyPI no PostgreSQL with pgvector is tried"
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 		{ command -v apt-get >/dev/null && { $(call install,chromium); }; } || echo "without chromium no page in a real browser is tried"
+	@command -v gradle >/dev/null && command -v javac >/dev/null || { command -v apt-get >/dev/null && { $(call install,gradle default-jdk-headless); }; } || \
+		echo "without gradle and a JDK no build with Gradle is tried"
 	@if command -v apt-get >/dev/null && { ! command -v qemu-system-x86_64 || ! command -v mke2fs; } >/dev/null; then \
 		$(call install,qemu-system-x86 e2fsprogs) || echo "without qemu-system-x86 and e2fsprogs the driver qemu is not tried"; \
 	fi
