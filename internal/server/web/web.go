@@ -21,6 +21,7 @@ import (
 	"mime"
 	"net/http"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -163,12 +164,25 @@ func (h *Handler) addFiles(files embed.FS, root string, sum io.Writer) error {
 	})
 }
 
-// preload returns links to the modules of the first view, so that the browser need not read one to find
-// the next.
+// preload returns links to the modules that main.js imports, itself or by others, and to their libraries, so that
+// the browser need not read one to find the next.
 func (h *Handler) preload() string {
+	wanted := map[string]bool{}
+	var follow func(name string)
+	follow = func(name string) {
+		b, err := static.ReadFile("static/" + name)
+		if err != nil || wanted[name] {
+			return
+		}
+		wanted[name] = true
+		for _, m := range imported.FindAllSubmatch(b, -1) {
+			follow(path.Join(path.Dir(name), string(m[1])))
+		}
+	}
+	follow("js/main.js")
 	var all []string
 	for name := range h.files {
-		if dir := path.Dir(name); dir == "js" && path.Base(name) != "worker.js" && path.Base(name) != "alerts.js" ||
+		if wanted[name] ||
 			strings.HasPrefix(name, "lib/preact/") && strings.HasSuffix(name, ".mjs") ||
 			strings.HasPrefix(name, "lib/@preact/") && strings.HasSuffix(name, ".mjs") || name == "lib/htm/htm.mjs" {
 			all = append(all, `<link rel="modulepreload" href="`+h.folder+name+`">`)
@@ -177,6 +191,9 @@ func (h *Handler) preload() string {
 	slices.Sort(all)
 	return strings.Join(all, "\n")
 }
+
+// imported finds the modules of these pages that one of them imports before it runs.
+var imported = regexp.MustCompile(`(?m)^import [^;]*"(\./[^"]+)";`)
 
 func mimeOf(name string) string {
 	switch ext := path.Ext(name); ext {

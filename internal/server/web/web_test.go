@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"io"
 	"net/http/httptest"
+	"path"
 	"regexp"
 	"strings"
 	"testing"
@@ -87,12 +88,17 @@ func TestTheFirstViewIsSmall(t *testing.T) {
 	all := addresses.FindAllStringSubmatch(body, -1)
 	all = append(all, []string{"", h.folder + "js/pages/now.js"}, []string{"", h.folder + "js/worker.js"})
 	seen := map[string]bool{}
-	for _, a := range all {
+	for len(all) > 0 {
+		a := all[0]
+		all = all[1:]
 		if seen[a[1]] {
 			continue
 		}
 		seen[a[1]] = true
-		w, _ := get(t, h, a[1])
+		w, body := get(t, h, a[1])
+		for _, m := range imported.FindAllStringSubmatch(body, -1) {
+			all = append(all, []string{"", path.Join(path.Dir(a[1]), m[1])})
+		}
 		if w.Code != 200 {
 			t.Errorf("%s: %d", a[1], w.Code)
 		}
@@ -148,10 +154,10 @@ func TestLibrariesAreWhatTheIndexSays(t *testing.T) {
 
 func TestWhatIsNotThereIsNotServed(t *testing.T) {
 	h := newHandler(t)
-	for _, path := range []string{"/ui/", h.folder, h.folder + "js", h.folder + "index.html", h.folder + "../web.go",
+	for _, at := range []string{"/ui/", h.folder, h.folder + "js", h.folder + "index.html", h.folder + "../web.go",
 		"/ui/000000000000/app.css", "/x"} {
-		if w, _ := get(t, h, path); w.Code != 404 {
-			t.Errorf("GET %s: got %d, want 404", path, w.Code)
+		if w, _ := get(t, h, at); w.Code != 404 {
+			t.Errorf("GET %s: got %d, want 404", at, w.Code)
 		}
 	}
 	w := httptest.NewRecorder()

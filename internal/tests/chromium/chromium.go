@@ -29,6 +29,9 @@ type Browser struct {
 	Requested []string
 	// Workers are the registrations of service workers, by their scopes, after ServiceWorker.enable.
 	Workers map[string]string
+
+	trace []event // of the recording, up to the last command
+	whole bool    // whether all events of the recording have come
 }
 
 // Page is a page of a browser. Pages are not safe for concurrent use, nor are two pages of one browser.
@@ -173,6 +176,7 @@ func (b *Browser) do(session, method string, params map[string]any) map[string]a
 				Request          struct{ URL string }
 				URL              string
 				Registrations    []struct{ RegistrationID, ScopeURL string }
+				Value            []event // of Tracing.dataCollected
 			}
 		}
 		check(b.t, json.Unmarshal(text, &got))
@@ -194,6 +198,10 @@ func (b *Browser) do(session, method string, params map[string]any) map[string]a
 			b.Requested = append(b.Requested, got.Params.Request.URL)
 		case got.Method == "Network.webSocketCreated":
 			b.Requested = append(b.Requested, got.Params.URL)
+		case got.Method == "Tracing.dataCollected":
+			b.trace = append(b.trace, got.Params.Value...)
+		case got.Method == "Tracing.tracingComplete":
+			b.whole = true
 		case got.ID != id:
 		case got.Error != nil:
 			b.t.Fatalf("%s: %s", method, got.Error.Message)
@@ -285,17 +293,41 @@ func (p *Page) Frame(address string) *Page {
 type Frame struct{ Target, Address string }
 
 // Frames returns the frames of all pages that have a process of their own.
-func (b *Browser) Frames() (all []Frame) {
+func (b *Browser) Frames() []Frame {
 	b.t.Helper()
-	infos, _ := b.do("", "Target.getTargets", nil)["targetInfos"].([]any)
+	return b.targets("iframe")
+}
+
+func (b *Browser) targets(kind string) (all []Frame) {
+	b.t.Helper()
+	infos, _ := b.do("", "Target.getTargets", map[string]any{"filter": []any{map[string]any{}}})["targetInfos"].([]any)
 	for _, info := range infos {
-		if i, _ := info.(map[string]any); i["type"] == "iframe" {
+		if i, _ := info.(map[string]any); i["type"] == kind {
 			target, _ := i["targetId"].(string)
 			address, _ := i["url"].(string)
 			all = append(all, Frame{target, address})
 		}
 	}
 	return all
+}
+
+// ServiceWorker returns the service worker whose address contains a text, as a page in which expressions can be
+// evaluated. The browser keeps it running as long as the test does.
+func (b *Browser) ServiceWorker(address string) *Page {
+	b.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		for _, worker := range b.targets("service_worker") {
+			if strings.Contains(worker.Address, address) {
+				attached := b.do("", "Target.attachToTarget", map[string]any{"targetId": worker.Target, "flatten": true})
+				p := &Page{b: b, target: worker.Target}
+				p.session, _ = attached["sessionId"].(string)
+				return p
+			}
+		}
+		if time.Now().After(end) {
+			b.t.Fatalf("there is no service worker of %s", address)
+		}
+	}
 }
 
 // Screenshot returns what the page shows, as PNG.

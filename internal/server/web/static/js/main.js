@@ -2,10 +2,10 @@
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { computed, signal } from "@preact/signals";
-import { html, Badge, Button, Dialog, Failure, Icon, Text, toasts } from "./ui.js";
+import { html, Badge, Button, Dialog, Failure, Icon, nextTask, Text, toasts } from "./ui.js";
 import { T } from "./texts.js";
 import { accept, ask, codeInAddress, hasKey, identify, logout, me } from "./session.js";
-import { admin, connected, has, questions, start, state, tools } from "./store.js";
+import { admin, connected, has, questions, start, starting, state, tools } from "./store.js";
 import { usePasskey } from "./passkeys.js";
 import { link, route } from "./route.js";
 import { SchemaForm } from "./form.js";
@@ -73,7 +73,8 @@ function Shell() {
       <div class="body">
         <${Top} />
         ${connected.value === false ? html`<div class="notice warn banner" role="status"><${Icon} name="alert" />${T.offline}</div>` : null}
-        <main id="main" tabindex="-1" class=${"page page-" + name}>${visible ? html`<${Page} key=${name} name=${name} />` : html`<p class="muted">${T.nothingFound}</p>`}</main>
+        <main id="main" tabindex="-1" class=${"page page-" + name}>${visible ? html`<${Page} key=${name} name=${name} />`
+          : starting.value ? html`<div class="loading"><span class="spinner"></span></div>` : html`<p class="muted">${T.nothingFound}</p>`}</main>
       </div>
     </div>
     <${Questions} />
@@ -89,7 +90,7 @@ function Page({ name }) {
   const [, again] = useState(0);
   const [error, fail] = useState(/** @type {any} */ (null));
   useEffect(() => {
-    if (!loaded[name]) pages[name].load().then((m) => { loaded[name] = m.default; again((n) => n + 1); }, fail);
+    if (!loaded[name]) pages[name].load().then(async (m) => { await nextTask(); loaded[name] = m.default; again((n) => n + 1); }).catch(fail);
   }, [name]);
   const C = loaded[name];
   if (error) return html`<${Failure} error=${error} />`;

@@ -248,13 +248,15 @@ async function followTask(client, endpoint, task, c) {
 /**
  * Returns all items of a list that comes in pages.
  * @param {Client} client @param {string} endpoint @param {string} method such as tools/list @param {string} member such as tools
+ * @param {(items: any[]) => void} [first] gets those of the first page, if more follow
  */
-export async function listAll(client, endpoint, method, member) {
+export async function listAll(client, endpoint, method, member, first) {
   const all = [];
   for (let cursor; ;) {
     const page = await client.request(endpoint, method, cursor === undefined ? {} : { cursor });
     all.push(...page[member]);
+    if (page.nextCursor === undefined) return all;
+    if (cursor === undefined) first?.(page[member]);
     cursor = page.nextCursor;
-    if (cursor === undefined) return all;
   }
 }

@@ -22,6 +22,8 @@ export const state = signal(/** @type {any} */ (null));
 export const connected = signal(/** @type {boolean | null} */ (null));
 /** What the last changes of the state touched: pointers, with the number of the change. */
 export const touched = signal(/** @type {{at: number, paths: string[]}} */ ({ at: 0, paths: [] }));
+/** Whether the tools are still read for the first time. */
+export const starting = signal(true);
 /** Counts the changes of what is only followed by being told that it changed. */
 export const updates = signal(/** @type {Record<string, number>} */ ({}));
 
@@ -95,10 +97,13 @@ export function askPerson(requests) {
   });
 }
 
-/** Reads the tools of an endpoint again. @param {string} endpoint */
+/** Reads the tools of an endpoint again. The first page of a long list is there at once. @param {string} endpoint */
 export async function loadTools(endpoint) {
-  const list = await listAll(client, endpoint, "tools/list", "tools");
-  tools.value = { ...tools.value, [endpoint]: list.map((t) => ({ ...t, endpoint })) };
+  const keep = (/** @type {any[]} */ list) => {
+    for (const t of list) t.endpoint = endpoint;
+    tools.value = { ...tools.value, [endpoint]: list };
+  };
+  keep(await listAll(client, endpoint, "tools/list", "tools", (list) => { if (!tools.value[endpoint]) keep(list); }));
 }
 
 /** Reads the state, and says which revision it is. */
@@ -116,12 +121,9 @@ async function loadState() {
 
 /** Reads what is shown first, and follows it. */
 export async function start() {
-  const wantsAdmin = me.value && me.value.admin !== false;
-  await Promise.all([
-    loadTools(HOME),
-    wantsAdmin ? loadTools(ADMIN).catch(() => {}) : undefined,
-  ]);
-  await loadState();
+  const own = loadTools(HOME);
+  if (me.value && me.value.admin !== false) await loadTools(ADMIN).catch(() => {});
+  await Promise.all([own.finally(() => { starting.value = false; }), loadState()]);
   follower = new Follower({ note, state: reconnected, refused: () => { if (me.value && me.value.way !== "anonymous") forget(); } },
     new URL("./worker.js", import.meta.url).href);
   want();

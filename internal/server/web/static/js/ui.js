@@ -105,6 +105,9 @@ export function Failure({ error }) {
   return error ? html`<div class="notice bad" role="alert"><${Icon} name="alert" /><${Text}>${error.message ?? String(error)}<//></div>` : null;
 }
 
+/** Resolves in a task of its own, so that what a page does at a time stays short. @returns {Promise<void>} */
+export function nextTask() { return new Promise((done) => { setTimeout(done, 0); }); }
+
 /** Counts up four times a minute, so that ages are right without a timer each. */
 const clock = signal(Date.now());
 setInterval(() => { if (!document.hidden) clock.value = Date.now(); }, 15000);
@@ -120,17 +123,24 @@ export function age(at) {
   return T.ago(Math.floor(s / 86400) + " d");
 }
 
-const dateFormat = new Intl.DateTimeFormat([], { dateStyle: "medium", timeStyle: "medium" });
+/**
+ * Returns a function that formats times. The format is made when it is first used, because making one takes longer
+ * than to start the rest of the pages. @param {Intl.DateTimeFormatOptions} options @returns {(at: any) => string}
+ */
+export function timeFormat(options) {
+  /** @type {Intl.DateTimeFormat | undefined} */
+  let made;
+  return (at) => (made ??= new Intl.DateTimeFormat([], options)).format(new Date(at));
+}
+
+const dateAndTime = timeFormat({ dateStyle: "medium", timeStyle: "medium" });
 
 /** @param {{at: any}} p */
 export function Age({ at }) {
-  return at ? html`<time datetime=${new Date(at).toISOString()} title=${dateFormat.format(new Date(at))}>${age(at)}</time>` : null;
+  return at ? html`<time datetime=${new Date(at).toISOString()} title=${dateAndTime(at)}>${age(at)}</time>` : null;
 }
 
-const clockFormat = new Intl.DateTimeFormat([], { timeStyle: "medium", hour12: false }); // making one is slow
-
-/** @param {any} at */
-export function clockTime(at) { return clockFormat.format(new Date(at)); }
+export const clockTime = timeFormat({ timeStyle: "medium", hour12: false });
 
 /** @param {number} n */
 export function bytes(n) {

@@ -1,6 +1,6 @@
 // Ledger: what was done on this host, and by whom. It is read in pages, and followed while the page is open.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { html, Badge, Button, Dialog, Empty, Failure, Head, Rows, Search, span, Text, toast} from "../ui.js";
+import { html, Badge, Button, Dialog, Empty, Failure, Head, Rows, Search, span, Text, timeFormat, toast } from "../ui.js";
 import { T } from "../texts.js";
 import { client, find, has, run, state } from "../store.js";
 import { callTool } from "../rpc.js";
@@ -8,7 +8,7 @@ import { route, setQuery } from "../route.js";
 import { Value } from "../result.js";
 
 const L = T.ledger;
-const when = new Intl.DateTimeFormat([], { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const when = timeFormat({ month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 const page = 60; // fits in one answer
 
 /** Turns words such as "tool:file_read outcome:denied" into filters of audit_query. @param {string} text */
@@ -119,7 +119,7 @@ export default function Ledger() {
     <div class="card list-card">${lines.length === 0 ? read ? html`<${Empty} icon="ledger" title=${L.none}>${L.help}<//>` : html`<div class="loading"><span class="spinner"></span></div>` : html`
       <${Rows} items=${lines} height=${40} label=${T.pages.ledger} keyOf=${(/** @type {any} */ l) => String(l.seq)} end=${more ? () => load("older") : undefined} row=${(/** @type {any} */ l) => html`
         <button type="button" class="ledger-row" onClick=${() => setOpen(l)}>
-          <span class="num muted">${l.seq}</span><time class="num muted" datetime=${l.at}>${when.format(new Date(l.at))}</time>
+          <span class="num muted">${l.seq}</span><time class="num muted" datetime=${l.at}>${when(l.at)}</time>
           <span class="clip"><${Text}>${l.principal ?? ""}<//></span><span class="mono clip grow-cell"><${Text}>${l.tool ?? l.kind}<//></span>
           <${Badge} tone=${toneOf(l)}>${l.outcome ?? l.kind}<//><span class="num muted">${span(l.ms)}</span></button>`} />`}</div>
     ${open ? html`<${Dialog} wide title=${L.line(open.seq)} onClose=${() => setOpen(null)}><${Value} value=${open} /><//>` : null}`;
