@@ -172,13 +172,16 @@ func (l *liveTree) showWaiting(ctx context.Context) error {
 // mostLooks is how many lines of the ledger are read to find out whether they are worth showing.
 const mostLooks = 100
 
-// onlyLooks reports whether all lines of the ledger after a number are about reading the ledger, the approvals and the
-// tree. Two pages that follow the ledger would otherwise have each other read it forever.
+// looking are the tools that pages call again by themselves when the ledger or the approvals change.
+var looking = []string{"alert_list", "approval_list", "audit_query", "metrics_series"}
+
+// onlyLooks reports whether all lines of the ledger after a number are about reading the ledger, the approvals, the
+// alerts and the tree. Two pages that follow the ledger would otherwise have each other read it forever.
 func (a *App) onlyLooks(ctx context.Context, after int64) bool {
 	n := 0
 	for line, err := range a.ledger.Query(ctx, audit.Filter{After: after}) {
-		looks := line.Tool == "audit_query" || line.Tool == "approval_list" || line.Tool == "metrics_series" ||
-			strings.HasPrefix(line.Tool, "gatehouse:///public") || strings.HasPrefix(line.Kind, "session.")
+		looks := slices.Contains(looking, line.Tool) || strings.HasPrefix(line.Tool, "gatehouse:///public") ||
+			strings.HasPrefix(line.Kind, "session.")
 		if n++; err != nil || n > mostLooks || !looks {
 			return false
 		}

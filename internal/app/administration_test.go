@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gatehouse/internal/access/approvals"
+	"gatehouse/internal/access/audit"
 	"gatehouse/internal/access/identity"
 	"gatehouse/internal/config"
 )
@@ -91,4 +92,31 @@ func (v *browser) openLink(code string) {
 		v.t.Fatal(text, err)
 	}
 	v.key = said.Key
+}
+
+// A page reads the ledger, the approvals and the alerts again when one of them changes, so the lines of these reads are
+// no change that pages are told about.
+func TestReadsOfPagesAreNoNews(t *testing.T) {
+	a, _ := liveOn(t, settings(t), Options{})
+	lastAfter := func(tool string) int64 {
+		t.Helper()
+		before, err := a.ledger.Last(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.ledger.Keep(t.Context(), audit.Entry{Kind: "call", Method: "tools/call", Tool: tool}); err != nil {
+			t.Fatal(err)
+		}
+		return before
+	}
+	for _, tool := range []string{"alert_list", "approval_list", "audit_query", "metrics_series", "gatehouse:///public"} {
+		if after := lastAfter(tool); !a.onlyLooks(t.Context(), after) {
+			t.Errorf("%s is news", tool)
+		}
+	}
+	for _, tool := range []string{"alert_remove", "approval_decide", "file_read"} {
+		if after := lastAfter(tool); a.onlyLooks(t.Context(), after) {
+			t.Errorf("%s is no news", tool)
+		}
+	}
 }

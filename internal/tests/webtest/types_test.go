@@ -45,7 +45,7 @@ func compile(t *testing.T, js string) string {
 func TestTypes(t *testing.T) {
 	top, err := conformance.Top()
 	check(t, err)
-	if out := compile(t, filepath.Join(top, "internal", "server", "web", "static", "js")); out != "" {
+	if out := compile(t, filepath.Join(top, "internal", "server", "web", "static")); out != "" {
 		t.Error(out)
 	}
 	wrong := t.TempDir()

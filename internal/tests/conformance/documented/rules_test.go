@@ -95,7 +95,7 @@ var rules = []rule{
 		file: "docs/pages.md", begins: "gatehouse serve --http",
 		replace: []string{"--http", "--http -p 0"}, until: "Listening on http",
 	},
-	{file: "docs/pages.md", begins: `{"link"`, skip: "what a webhook gets; app TestAPersonIsAlerted receives one"},
+	{file: "docs/pages.md", begins: `{"link"`, skip: "what a webhook gets; internal/tests/webtest TestAPersonIsAlerted receives one"},
 	{file: "docs/connect.md", begins: "gatehouse connect --list", prints: `(?m)^claude-code +not `},
 	{file: "docs/connect.md", begins: "gatehouse connect cursor --link", prints: "^cursor://"},
 	{
