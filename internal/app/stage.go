@@ -137,7 +137,7 @@ func (a *App) enterTask(c *tool.Call, changes bool) (done func(), err error) {
 	} else if !a.opts.AnyFolder {
 		folders = append(folders, a.stageable(a.roots)...)
 	}
-	v, err := a.stage.Enter(c.Task, folders)
+	v, err := a.stage.Enter(c.Task, folders, changes)
 	if err != nil {
 		return nil, err
 	}

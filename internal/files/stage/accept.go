@@ -182,6 +182,10 @@ func (t *Task) perform(dir string, p plan, file, note string) (_ Result, err err
 	}
 	f.run()
 	r = outcome{Result{At: time.Now(), By: p.By, Note: note}, make([]State, len(p.Ops))}
+	known, err := t.bases()
+	if err != nil {
+		return r.Result, err
+	}
 	var learned []base
 	for i, o := range p.Ops {
 		at := filepath.Join(t.Layers[o.Layer].Lower, o.Name)
@@ -193,7 +197,9 @@ func (t *Task) perform(dir string, p plan, file, note string) (_ Result, err err
 			return r.Result, err
 		}
 		r.Done = append(r.Done, at)
-		learned = append(learned, base{Layer: o.Layer, Path: o.Name, State: r.States[i]})
+		learned = append(learned, base{
+			Layer: o.Layer, Path: o.Name, State: r.States[i], Merged: known[place{o.Layer, o.Name}].Merged,
+		})
 	}
 	if err := t.addBases(learned); err != nil {
 		return r.Result, err

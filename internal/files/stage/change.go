@@ -11,11 +11,13 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -51,7 +53,13 @@ type State struct {
 	CTime int64  `json:"ctime,omitempty"`
 	Links uint64 `json:"links,omitempty"`
 
-	opaque bool
+	marks
+}
+
+// marks are those of the overlay in an upper folder.
+type marks struct {
+	opaque bool // the view does not show what the lower folder has
+	copied bool // from the lower folder
 }
 
 // same reports whether two states are the same for a person: content, type, mode, attributes. The owner counts for
@@ -91,7 +99,9 @@ type Change struct {
 	// Linked is an earlier changed path that is the same file.
 	Linked string `json:"linked,omitempty"`
 
-	name string // in the folder
+	name   string // in the folder
+	merged bool   // the view shows what the folder has below the name
+	doubt  doubt
 }
 
 func (c *Change) kind() string {
@@ -114,6 +124,10 @@ type base struct {
 	Path   string `json:"path"`
 	State  State  `json:"state"`
 	Unsure bool   `json:"unsure,omitempty"` // it changed while a call ran, so the call may have seen an earlier one
+	Late   bool   `json:"late,omitempty"`   // it came to the folder where the view did not show the folder any more
+	// Merged means that the view showed what the folder has below the name. What comes to the folder there after the
+	// view has hidden it was seen by no call.
+	Merged bool `json:"merged,omitempty"`
 }
 
 type place struct {
@@ -152,12 +166,23 @@ type walker struct {
 	layer int
 	base  string // path of the folder
 	each  func(Change) error
-	known map[place]base // names that are not to be reported; nil reports all
+	known map[place]base // names that are not to be reported, unless the view hides now what is below; nil reports all
+	since int64          // when the oldest call began that may have changed what is not known
 	seen  int
 }
 
-// walk calls each for every name that the upper folder changes, and for those that do not differ any more.
-func (w *walker) walk(name string, merged bool) error {
+// doubt says why a name of the folder may be another one than that which the calls saw.
+type doubt int
+
+const (
+	sure doubt = iota
+	unsure
+	late
+)
+
+// walk calls each for every name that the upper folder changes, and for those that do not differ any more. merged means
+// that the view shows the lower folder too.
+func (w *walker) walk(name string, merged bool, d doubt) error {
 	names, err := list(w.upper, name)
 	if err != nil {
 		return err
@@ -167,34 +192,20 @@ func (w *walker) walk(name string, merged bool) error {
 		if has[n] = true; isTemp(n) {
 			continue
 		}
-		if err := w.entry(path.Join(name, n), merged); err != nil {
+		if err := w.entry(path.Join(name, n), merged, d); err != nil {
 			return err
 		}
 	}
 	if merged {
 		return nil
 	}
-	below, err := list(w.lower, name)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoFolder) {
-			return nil
-		}
-		return err
-	}
-	for _, n := range below {
-		if !has[n] {
-			if err := w.deleted(path.Join(name, n)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return w.below(name, has, d)
 }
 
 // entry reports a name of the upper folder; merged means that the folder that contains it shows the lower one too.
-func (w *walker) entry(name string, merged bool) error {
+func (w *walker) entry(name string, merged bool, d doubt) error {
 	if b, ok := w.known[place{w.layer, name}]; ok {
-		return w.enter(name, b)
+		return w.enter(name, b, merged, d)
 	}
 	now, err := stateOf(w.upper, name)
 	if err != nil {
@@ -204,74 +215,123 @@ func (w *walker) entry(name string, merged bool) error {
 		return nil // deleted meanwhile
 	}
 	if now.Type == whiteout {
-		return w.deleted(name)
+		return w.deleted(name, d)
 	}
 	was, err := stateOf(w.lower, name)
 	if err != nil {
 		return err
 	}
-	if now.Type != Folder && was.Type == Folder {
-		if err := w.below(name); err != nil {
-			return err
-		}
+	if d == sure && was.Type == None && now.copied && w.touched(path.Dir(name)) {
+		d = unsure // it was there when the call opened it
 	}
-	if err := w.report(name, was, now); err != nil || now.Type != Folder {
+	merged = merged && was.Type == Folder && now.Type == Folder && !now.opaque
+	if err := w.report(name, was, now, merged, d); err != nil {
 		return err
 	}
-	return w.walk(name, was.Type == Folder && !now.opaque)
+	d = w.inherited(was, merged, d)
+	if now.Type == Folder {
+		return w.walk(name, merged, d)
+	}
+	return w.below(name, nil, d)
+}
+
+// inherited returns what is known of names in a folder by the folder itself: they keep their times if it is moved.
+func (w *walker) inherited(was State, merged bool, d doubt) doubt {
+	if d == sure && was.Type == Folder && was.CTime >= w.since && (!merged || was.MTime < w.since) {
+		return unsure
+	}
+	return d
+}
+
+// touched reports whether names came to a lower folder, or left it, while a call ran.
+func (w *walker) touched(dir string) bool {
+	s, err := stateOf(w.lower, dir)
+	return err != nil || s.Type != Folder || s.CTime >= w.since
 }
 
 // enter looks for names that are not known below one that is.
-func (w *walker) enter(name string, b base) error {
-	info, err := w.upper.Lstat(name)
-	if err != nil || !info.IsDir() {
-		return nil
-	}
-	now, err := stateOf(w.upper, name)
+func (w *walker) enter(name string, b base, merged bool, d doubt) error {
+	now, err := w.upper.Lstat(name)
 	if err != nil {
+		return nil // deleted meanwhile
+	}
+	if now.IsDir() {
+		s, err := stateOf(w.upper, name)
+		if err != nil {
+			return err
+		}
+		if merged && b.State.Type == Folder && !s.opaque {
+			return w.walk(name, true, d)
+		}
+	}
+	if d, err = w.hide(b, d); err != nil {
 		return err
 	}
-	return w.walk(name, b.State.Type == Folder && !now.opaque)
+	if now.IsDir() {
+		return w.walk(name, false, d)
+	}
+	return w.below(name, nil, d)
+}
+
+// hide reports a name that is known if the view showed, when it became known, what the folder has below it.
+func (w *walker) hide(b base, d doubt) (doubt, error) {
+	if !b.Merged {
+		return late, nil
+	}
+	return d, w.each(Change{Layer: b.Layer, name: b.Path})
 }
 
 // deleted reports that a name of the folder, with everything in it, is not in the view.
-func (w *walker) deleted(name string) error {
-	if b, ok := w.known[place{w.layer, name}]; ok && b.State.Type != Folder {
-		return nil
-	}
-	was, err := stateOf(w.lower, name)
-	if err != nil || was.Type == None {
-		return err
-	}
-	if was.Type == Folder {
-		if err := w.below(name); err != nil {
+func (w *walker) deleted(name string, d doubt) (err error) {
+	if b, ok := w.known[place{w.layer, name}]; ok {
+		if d, err = w.hide(b, d); err != nil {
 			return err
 		}
+		return w.below(name, nil, d)
 	}
-	return w.report(name, was, State{Type: None})
+	was, err := stateOf(w.lower, name)
+	if err != nil {
+		return err
+	}
+	if err := w.report(name, was, State{Type: None}, false, d); err != nil || was.Type != Folder {
+		return err
+	}
+	return w.below(name, nil, w.inherited(was, false, d))
 }
 
-func (w *walker) below(name string) error {
+// below reports what a lower folder has, but for some names, as deleted.
+func (w *walker) below(name string, except map[string]bool, d doubt) error {
 	names, err := list(w.lower, name)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoFolder) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	for _, n := range names {
-		if err := w.deleted(path.Join(name, n)); err != nil {
+		if except[n] {
+			continue
+		}
+		if err := w.deleted(path.Join(name, n), d); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *walker) report(name string, was, now State) error {
-	if _, ok := w.known[place{w.layer, name}]; ok {
-		return nil
-	}
+func (w *walker) report(name string, was, now State, merged bool, d doubt) error {
 	if w.seen++; w.seen > mostChanges {
 		return errTooMany
 	}
-	c := Change{Layer: w.layer, Path: filepath.Join(w.base, name), Was: was, Now: now, name: name}
+	if was.Type == None && !now.copied {
+		d = sure
+	}
+	c := Change{
+		Layer: w.layer, Path: filepath.Join(w.base, name), Was: was, Now: now, name: name, merged: merged, doubt: d,
+	}
+	if c.doubt == sure && was.Type != None && was.CTime >= w.since {
+		c.doubt = unsure
+	}
 	c.Kind = c.kind()
 	return w.each(c)
 }
@@ -280,6 +340,9 @@ var errNoFolder = errors.New("it is not a folder")
 
 func list(root *os.Root, name string) ([]string, error) {
 	info, err := root.Lstat(name)
+	if errors.Is(err, syscall.ENOTDIR) {
+		return nil, errNoFolder
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -310,7 +373,7 @@ func (t *Task) Changes() (all []Change, err error) {
 	}
 	files := map[[2]uint64]string{}
 	for i := range t.Layers {
-		err := t.walkLayer(i, nil, func(c Change) error {
+		err := t.walkLayer(i, nil, math.MaxInt64, func(c Change) error {
 			if c.Was.same(c.Now) {
 				return nil
 			}
@@ -337,13 +400,13 @@ func (t *Task) Changes() (all []Change, err error) {
 	return all, nil
 }
 
-func (t *Task) walkLayer(i int, known map[place]base, each func(Change) error) error {
+func (t *Task) walkLayer(i int, known map[place]base, since int64, each func(Change) error) error {
 	r, err := t.openLayer(i)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	w := &walker{layerRoots: r, layer: i, base: t.Layers[i].Lower, each: each, known: known}
+	w := &walker{layerRoots: r, layer: i, base: t.Layers[i].Lower, each: each, known: known, since: since}
 	was, err := stateOf(r.lower, ".")
 	if err != nil {
 		return err
@@ -352,16 +415,18 @@ func (t *Task) walkLayer(i int, known map[place]base, each func(Change) error) e
 	if err != nil {
 		return err
 	}
-	if was.Mode != now.Mode {
-		if err := w.report(".", was, now); err != nil {
+	if _, ok := known[place{i, "."}]; !ok && was.Mode != now.Mode {
+		if err := w.report(".", was, now, true, sure); err != nil {
 			return err
 		}
 	}
-	return w.walk(".", true)
+	return w.walk(".", true, sure)
 }
 
 func (b base) conflict(was State) string {
 	switch {
+	case b.Late:
+		return "it came to the folder after the task had deleted or replaced what it is in"
 	case b.Unsure:
 		return "it was changed in the folder while a call of the task ran"
 	case !b.State.same(was):
@@ -389,8 +454,16 @@ func (t *Task) note(since time.Time) error {
 	}
 	var fresh []base
 	for i := range t.Layers {
-		err := t.walkLayer(i, known, func(c Change) error {
-			fresh = append(fresh, base{i, c.name, c.Was, c.Was.Type != None && c.Was.CTime >= since.UnixNano()})
+		err := t.walkLayer(i, known, since.UnixNano(), func(c Change) error {
+			if b, ok := known[place{i, c.name}]; ok {
+				b.Merged = false
+				fresh = append(fresh, b)
+				return nil
+			}
+			fresh = append(fresh, base{
+				Layer: i, Path: c.name, State: c.Was, Unsure: c.doubt == unsure, Late: c.doubt == late,
+				Merged: c.merged,
+			})
 			return nil
 		})
 		if err != nil {

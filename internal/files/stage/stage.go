@@ -59,7 +59,14 @@ type Task struct {
 	Network   bool      `json:"network,omitempty"` // its programs have the network of the host
 	Note      string    `json:"note,omitempty"`
 
-	dir string
+	dir   string
+	noted time.Time // since when calls may have changed names that are not recorded, by fileClock
+}
+
+// stored is a task in its file.
+type stored struct {
+	*Task
+	Noted time.Time `json:"noted"`
 }
 
 // Who is whose call is staged.
@@ -118,14 +125,16 @@ func (m *Manager) load(id string) (*Task, error) {
 	if !strings.HasPrefix(id, "st_") || filepath.Base(id) != id {
 		return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
 	}
-	err := readJSON(filepath.Join(t.dir, taskFile), t)
+	in := stored{Task: t}
+	err := readJSON(filepath.Join(t.dir, taskFile), &in)
+	t.noted = in.Noted
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s", ErrNotFound, id)
 	}
 	return t, err
 }
 
-func (t *Task) save() error { return writeJSON(filepath.Join(t.dir, taskFile), t) }
+func (t *Task) save() error { return writeJSON(filepath.Join(t.dir, taskFile), stored{t, t.noted}) }
 
 func (t *Task) upper(i int) string { return filepath.Join(t.dir, "layers", fmt.Sprint(i), "upper") }
 func (t *Task) work(i int) string  { return filepath.Join(t.dir, "layers", fmt.Sprint(i), "work") }
@@ -214,7 +223,7 @@ func (m *Manager) Begin(who Who) (string, error) {
 	t := &Task{
 		ID: "st_" + strings.ToLower(rand.Text()[:8]), Principal: who.Principal, Context: who.Context, Client: who.Client,
 		Session: who.Session, State: Open, Created: now, Used: now, Expires: now.Add(m.opts.Expire),
-		Network: m.opts.Network,
+		Network: m.opts.Network, noted: fileClock(),
 	}
 	t.dir = filepath.Join(m.opts.Dir, t.ID)
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
@@ -312,7 +321,7 @@ func (m *Manager) Changes(id string) (t *Task, all []Change, err error) {
 		if len(t.Layers) == 0 || t.State != Open {
 			return nil
 		}
-		if err := t.note(t.Used); err != nil {
+		if err := t.note(t.noted); err != nil {
 			return err
 		}
 		all, err = t.Changes()
@@ -357,7 +366,7 @@ func (t *Task) review(c Choice) (all, chosen []Change, err error) {
 	if t.State != Open {
 		return nil, nil, fmt.Errorf("task %s is %s", t.ID, t.State)
 	}
-	if err := t.note(t.Used); err != nil {
+	if err := t.note(t.noted); err != nil {
 		return nil, nil, err
 	}
 	if all, err = t.Changes(); err != nil {

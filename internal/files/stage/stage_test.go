@@ -58,7 +58,7 @@ func begin(t *testing.T, m *Manager, who, real string) *work {
 // call runs f as a call in the view.
 func (w *work) call(f func(v *View, root *os.Root)) {
 	w.t.Helper()
-	v, err := w.m.Enter(w.id, []string{w.real})
+	v, err := w.m.Enter(w.id, []string{w.real}, true)
 	if err != nil {
 		w.t.Fatal(err)
 	}

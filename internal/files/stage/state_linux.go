@@ -74,7 +74,7 @@ func stateOf(root *os.Root, name string) (State, error) {
 		return s, err
 	}
 	defer f.Close()
-	if s.Attributes, s.opaque, err = attributesOf(f); err != nil || s.Type != File || s.Size > hashMost {
+	if s.Attributes, s.marks, err = attributesOf(f); err != nil || s.Type != File || s.Size > hashMost {
 		return s, err
 	}
 	h := sha256.New()
@@ -84,13 +84,13 @@ func stateOf(root *os.Root, name string) (State, error) {
 	return s, err
 }
 
-// attributesOf returns the extended attributes of a user, and whether the overlay marked a folder as opaque.
-func attributesOf(f *os.File) (all map[string][]byte, opaque bool, err error) {
+// attributesOf returns the extended attributes of a user, and the marks of the overlay.
+func attributesOf(f *os.File) (all map[string][]byte, has marks, err error) {
 	fd := int(f.Fd())
 	b := make([]byte, 64<<10)
 	n, err := unix.Flistxattr(fd, b)
 	if err != nil {
-		return nil, false, nil // this file system has none
+		return nil, has, nil // this file system has none
 	}
 	for name := range strings.SplitSeq(string(b[:n]), "\x00") {
 		if !strings.HasPrefix(name, "user.") {
@@ -102,7 +102,8 @@ func attributesOf(f *os.File) (all map[string][]byte, opaque bool, err error) {
 			continue
 		}
 		if strings.HasPrefix(name, owned) {
-			opaque = opaque || name == owned+"opaque" && string(value[:m]) == "y"
+			has.opaque = has.opaque || name == owned+"opaque" && string(value[:m]) == "y"
+			has.copied = has.copied || name == owned+"origin"
 			continue
 		}
 		if all == nil {
@@ -110,7 +111,7 @@ func attributesOf(f *os.File) (all map[string][]byte, opaque bool, err error) {
 		}
 		all[name] = slices.Clone(value[:m])
 	}
-	return all, opaque, nil
+	return all, has, nil
 }
 
 // dress gives an open file the owner, if permitted, the mode, the attributes and the time of a state.

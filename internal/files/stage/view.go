@@ -24,7 +24,6 @@ type live struct {
 	calls  map[*View]bool
 	lock   *filelock.Lock // shared, while there are calls
 	last   time.Time      // of the end of the last call
-	noted  time.Time      // when the names that changed were last recorded
 	sized  time.Time
 	loose  bool // programs that outlive their calls were started
 }
@@ -40,6 +39,8 @@ type View struct {
 const (
 	idleWait  = 10 * time.Minute
 	sizePause = time.Minute // between two measurements of a task
+
+	longestTick = 10 * time.Millisecond // of the clock that dates files
 )
 
 // CannotStage returns why a folder cannot be staged, "" if it can.
@@ -60,8 +61,10 @@ func (m *Manager) CannotStage(folder string) string {
 	return ""
 }
 
-// Enter gives a call the view of its task. folders are those that the view has, without links. The caller calls Leave.
-func (m *Manager) Enter(id string, folders []string) (*View, error) {
+// Enter gives a call the view of its task. folders are those that the view has, without links. writes means that the
+// call may change something. The caller calls Leave.
+func (m *Manager) Enter(id string, folders []string, writes bool) (*View, error) {
+	asked := fileClock()
 	m.mu.Lock()
 	l := m.live[id]
 	if l == nil {
@@ -95,9 +98,20 @@ func (m *Manager) Enter(id string, folders []string) (*View, error) {
 			return nil, fmt.Errorf("task %s is being accepted: %w", id, err)
 		}
 	}
+	if writes && len(l.calls) == 0 { // else the names that this call changes are dated by one that runs
+		nextTick(asked)
+	}
 	v := &View{m: m, live: l, began: fileClock()}
 	l.calls[v] = true
 	return v, nil
+}
+
+// nextTick returns when files are dated later than at a time by fileClock. So a change before a call can be told from one
+// during it.
+func nextTick(at time.Time) {
+	for end := time.Now().Add(2 * longestTick); !fileClock().After(at) && time.Now().Before(end); {
+		time.Sleep(longestTick / 20)
+	}
 }
 
 // fits refuses calls of a task that holds too much. l.mu is held.
@@ -321,34 +335,38 @@ func (v *View) Leave(wrote bool) error {
 	l := v.live
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	since := v.began
-	for c := range l.calls {
-		if c.began.Before(since) {
-			since = c.began
-		}
-	}
-	if l.loose && l.noted.Before(since) {
-		if since = l.noted; since.IsZero() {
-			since = l.task.Created
-		}
+	since := l.oldest(v.began)
+	if l.loose && l.task.noted.Before(since) {
+		since = l.task.noted
 	}
 	delete(l.calls, v)
-	now, noted := time.Now(), fileClock()
 	var err error
 	if wrote || l.loose {
+		noted := l.oldest(fileClock()) // what calls that still run change is dated from their beginning
 		if err = l.task.note(since); err == nil {
-			l.noted = noted
+			l.task.noted = noted
 		}
-		l.task.Used, l.task.Expires = now, now.Add(v.m.opts.Expire)
+		l.task.Used = time.Now()
+		l.task.Expires = l.task.Used.Add(v.m.opts.Expire)
 		if fresh, lerr := v.m.load(l.task.ID); lerr == nil && fresh.State == Open {
 			err = errors.Join(err, l.task.save())
 		}
 	}
 	if len(l.calls) == 0 {
-		l.last = now
+		l.last = time.Now()
 		err = errors.Join(err, l.lock.Release())
 	}
 	return err
+}
+
+// oldest returns when the oldest call that runs began, if that was before a time. l.mu is held.
+func (l *live) oldest(at time.Time) time.Time {
+	for c := range l.calls {
+		if c.began.Before(at) {
+			at = c.began
+		}
+	}
+	return at
 }
 
 // Run ends views that are not used, and drops tasks that expired, until ctx is done.
