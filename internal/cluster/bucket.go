@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -216,24 +218,49 @@ func (b *Bucket) List(ctx context.Context) (all []Record, err error) {
 	return all, err
 }
 
+// list reads until it has seen the newest revision that the leader has, because the replica that is read may be behind.
 func (b *Bucket) list(ctx context.Context) ([]Record, error) {
-	w, err := b.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
+	newest, err := b.newest(ctx)
+	if err != nil {
+		return nil, b.readError("*", err)
+	}
+	w, err := b.kv.WatchAll(ctx)
 	if err != nil {
 		return nil, b.readError("*", err)
 	}
 	defer w.Stop()
-	var all []Record
-	for {
+	all, seen, read := map[string]Record{}, uint64(0), false
+	for !read || seen < newest {
 		select {
 		case e, ok := <-w.Updates():
-			if !ok || e == nil {
-				return all, context.Cause(ctx)
+			switch {
+			case !ok:
+				return nil, context.Cause(ctx)
+			case e == nil: // it has yielded what the replica has
+				read = true
+				continue
 			}
-			all = append(all, record(e))
+			seen = max(seen, e.Revision())
+			all[e.Key()] = record(e)
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
+	maps.DeleteFunc(all, func(_ string, r Record) bool { return r.Deleted })
+	return slices.Collect(maps.Values(all)), nil
+}
+
+// newest returns the newest revision that the leader has, 0 if it has none.
+func (b *Bucket) newest(ctx context.Context) (uint64, error) {
+	status, err := b.kv.Status(ctx)
+	if err != nil {
+		return 0, err
+	}
+	s, ok := status.(*jetstream.KeyValueBucketStatus)
+	if !ok || s.StreamInfo().State.Msgs == 0 {
+		return 0, nil
+	}
+	return s.StreamInfo().State.LastSeq, nil
 }
 
 // Watch yields every record and then each change, until ctx is done. When this node was cut off, or the engine told
@@ -311,14 +338,10 @@ func (b *Bucket) compareNewest(ctx context.Context, seen *atomic.Uint64, missed 
 			}
 		}
 		once, cancel := context.WithTimeout(ctx, watchCheck)
-		s, err := b.kv.Status(once)
+		if newest, err := b.newest(once); err == nil {
+			before = newest
+		}
 		cancel()
-		if err != nil {
-			continue
-		}
-		if s, ok := s.(*jetstream.KeyValueBucketStatus); ok && s.StreamInfo().State.Msgs > 0 {
-			before = s.StreamInfo().State.LastSeq
-		}
 	}
 }
 

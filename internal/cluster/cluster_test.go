@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -113,6 +114,7 @@ func TestThreeNodes(t *testing.T) {
 		return true
 	})
 	t.Run("records", func(t *testing.T) { testRecords(t, a, b) })
+	t.Run("lists", func(t *testing.T) { testLists(t, nodes...) })
 	t.Run("requests", func(t *testing.T) { testRequests(t, a, b) })
 	t.Run("streams", func(t *testing.T) { testPipes(t, a, b) })
 	t.Run("lease", func(t *testing.T) { testLeases(t, a, b) })
@@ -134,6 +136,32 @@ func TestThreeNodes(t *testing.T) {
 	})
 	if err := a.Confirm(t.Context(), "tokens", 7); err != nil {
 		t.Error("with two of three nodes:", err)
+	}
+}
+
+// A list has each record that was written before it began, on whatever node, and none that was deleted.
+func testLists(t *testing.T, nodes ...*Node) {
+	var buckets []*Bucket
+	for _, n := range nodes {
+		b, err := n.Bucket(t.Context(), "lists", BucketOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		buckets = append(buckets, b)
+	}
+	for i := range 200 {
+		writer, reader := buckets[i%len(buckets)], buckets[(i+1)%len(buckets)]
+		key := strconv.Itoa(i)
+		revision, err := writer.Create(t.Context(), key, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all, err := reader.List(t.Context()); err != nil || len(all) != 1 || all[0].Key != key {
+			t.Fatalf("after %d: listed %+v, %v", i, all, err)
+		}
+		if err := writer.Delete(t.Context(), key, revision); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
