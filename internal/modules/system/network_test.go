@@ -146,12 +146,22 @@ func TestNameServersAreTakenBackUnlessConfirmed(t *testing.T) {
 	}
 }
 
+// resolved starts systemd-resolved and waits until it has its name on the bus, which it asks for only after it has
+// reported that it is ready.
+func resolved(t *testing.T, verb string) {
+	t.Helper()
+	command(t, "systemctl", verb, "systemd-resolved")
+	await(t, "systemd-resolved is on the bus", func() bool {
+		return command(t, "busctl", "call", busName, "/org/freedesktop/DBus", busName, "NameHasOwner", "s", resolvedName) == "b true"
+	})
+}
+
 // Without NetworkManager systemd-resolved is told, and a timer of systemd tells it again what was before.
 func TestNameServersOfResolved(t *testing.T) {
 	machinetest.Need(t)
 	command(t, "systemctl", "stop", "NetworkManager")
 	exec.Command("ip", "link", "del", "gw0").Run() // NetworkManager may have ended before it took its default route away
-	command(t, "systemctl", "start", "systemd-resolved")
+	resolved(t, "start")
 	command(t, "sh", "-c", "ip link add out0 type veth peer name out1 && ip addr add 198.51.100.65/26 dev out0 && "+
 		"ip link set out1 up && ip link set out0 up && ip route add default via 198.51.100.66 dev out0 metric 10")
 	t.Cleanup(func() {

@@ -76,7 +76,8 @@ func TestTunnels(t *testing.T) {
 	})
 
 	command(t, "systemctl", "stop", "NetworkManager")
-	command(t, "systemctl", "start", "systemd-resolved", "systemd-networkd")
+	command(t, "systemctl", "start", "systemd-networkd")
+	resolved(t, "start")
 	t.Cleanup(func() {
 		exec.Command("systemctl", "stop", "systemd-resolved", "systemd-networkd.socket", "systemd-networkd").Run()
 	})
@@ -121,7 +122,7 @@ func TestTunnels(t *testing.T) {
 	reaches(t, "http://203.0.113.80:8080", "10.9.0.1")
 	nameServers(t, s, true)
 	// systemd-resolved keeps them in /run while its unit is started again.
-	command(t, "systemctl", "restart", "systemd-resolved")
+	resolved(t, "restart")
 	nameServers(t, s, true)
 	if err := fromFar(); err != nil {
 		t.Errorf("the other end does not connect through a tunnel of the type %s: %v", kind, err)
