@@ -93,3 +93,32 @@ func TestForms(t *testing.T) {
 		}
 	}
 }
+
+// Problems at frames of a stack trace have the message of its exception, which stands before or after the frames.
+func TestMessagesOfExceptions(t *testing.T) {
+	for _, c := range []struct{ name, output, want string }{
+		{"pytest", "____ test_a ____\n\n    def test_a():\n>       assert x == 2\nE       assert 1 == 2\nE        +  where 1 = x\n\n" +
+			"tests/test_a.py:3: AssertionError\n____ test_b ____\n\n>       f()\n\ntests/test_a.py:9: \n_ _ _\n\n" +
+			">       raise ValueError('bad')\nE       ValueError: bad\n\napp/a.py:2: ValueError\n",
+			"tests/test_a.py:3: assert 1 == 2 | app/a.py:2: ValueError: bad"},
+		{"python", "Traceback (most recent call last):\n  File \"/p/a.py\", line 3, in <module>\n    f()\n" +
+			"  File \"/p/b.py\", line 1, in f\n    raise KeyError('x')\nKeyError: 'x'\n", "b.py:1: KeyError: 'x'"},
+		{"node", "/p/x.js:2\nnull.x;\n     ^\n\nTypeError: Cannot read properties of null (reading 'x')\n" +
+			"    at Object.<anonymous> (/p/x.js:2:6)\n    at Module._compile (node:internal/modules/cjs/loader:1521:14)\n",
+			"x.js:2: TypeError: Cannot read properties of null (reading 'x')"},
+		{"node --test", "✖ adds (2.1ms)\n  AssertionError [ERR_ASSERTION]: 2 == 3\n      at TestContext.<anonymous> (/p/a.test.js:3:4)\n",
+			"a.test.js:3: AssertionError [ERR_ASSERTION]: 2 == 3"},
+		{"TAP", "not ok 1 - adds\n  ---\n  error: '2 == 3'\n  name: 'AssertionError'\n  stack: |-\n" +
+			"    TestContext.<anonymous> (/p/a.test.js:3:4)\n  ...\n", "a.test.js:3: 2 == 3"},
+		{"go", "panic: no such thing\n\ngoroutine 1 [running]:\nmain.main()\n\t/p/main.go:4 +0x18\nexit status 2\n",
+			"main.go:4: panic: no such thing"},
+	} {
+		var got []string
+		for _, p := range Parse(c.output, "/p") {
+			got = append(got, p.File+":"+strconv.Itoa(p.Line)+": "+p.Message)
+		}
+		if s := strings.Join(got, " | "); s != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, s, c.want)
+		}
+	}
+}

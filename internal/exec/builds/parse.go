@@ -53,6 +53,7 @@ type parser struct {
 	section  string    // the file that the following lines are about, for linters
 	trace    []Problem // frames of a stack trace, in the order in which they are to be preferred
 	last     string    // the latest message of an exception
+	marked   int       // the latest line that pytest marked with an E
 	maker    []string  // the directories that make has entered
 }
 
@@ -81,9 +82,14 @@ var (
 	pyError   = lazy(
 		`^(?:E\s+)?((?:[A-Za-z_][\w.]*)?(?:Error|Exception|Warning|Interrupt|Failed|Exit)\b.*)$`,
 	)
-	goFrame = lazy(`^\t(\S+\.go):(\d+)(?: \+0x[0-9a-f]+)?$`)
-	goTest  = lazy(`^\s+(\S+_test\.go|\S+\.go):(\d+): (.*)$`)
-	jsFrame = lazy(
+	exceptionHead = lazy(
+		`^\s*(?:E\s+)?((?:[A-Za-z_][\w.]*)?(?:Error|Exception|Warning|Interrupt|Failed|Exit)(?::| \[\w+\]:|$).*|panic: .*)$`,
+	)
+	pyMark   = lazy(`^E\s{2,}(\S.*)$`)
+	tapError = lazy(`^\s+error: '(.*)'$`)
+	goFrame  = lazy(`^\t(\S+\.go):(\d+)(?: \+0x[0-9a-f]+)?$`)
+	goTest   = lazy(`^\s+(\S+_test\.go|\S+\.go):(\d+): (.*)$`)
+	jsFrame  = lazy(
 		`^\s*at (?:.*? \()?(?:file://)?((?:[A-Za-z]:)?[^\s():]+\.[cm]?[jt]sx?):(\d+):(\d+)\)?[,;]?\s*\{?$`,
 	)
 	tapFrame = lazy(
@@ -110,9 +116,7 @@ func (p *parser) line(s string) {
 	if p.structured(s) || p.compiler(s) || p.testRunner(s) || p.more(s) {
 		return
 	}
-	if m := pyError().FindStringSubmatch(s); m != nil {
-		p.last = m[1]
-	}
+	p.exception(s)
 	if p.endsTrace(s) {
 		p.flushTrace()
 	}

@@ -72,7 +72,9 @@ func (p *parser) pyWord(m []string, rest string) {
 		return
 	}
 	if rest != "" && !strings.HasPrefix(rest, "in ") { // the type of the exception ends a trace
-		p.last = rest
+		if p.last == "" {
+			p.last = rest
+		}
 		p.flushTrace()
 	}
 }
@@ -144,10 +146,29 @@ func (p *parser) endsTrace(s string) bool {
 	return false
 }
 
-// flushTrace adds the innermost frame of the stack trace that has ended.
+// flushTrace adds the innermost frame of the stack trace that has ended. Python and Node write the message after it.
 func (p *parser) flushTrace() {
 	if len(p.trace) > 0 {
+		if p.trace[0].Message == "" {
+			p.trace[0].Message = cut(strings.TrimSpace(p.last), 500)
+		}
 		p.keepProblem(p.trace[0])
+		p.last = ""
 	}
 	p.trace = nil
+}
+
+// exception takes the message of an exception: a line that begins with its type, what Go writes of a panic and TAP of a
+// failed test, or the first line that pytest marks with an E.
+func (p *parser) exception(s string) {
+	if m := exceptionHead().FindStringSubmatch(s); m != nil {
+		p.last = m[1]
+	} else if m := tapError().FindStringSubmatch(s); m != nil {
+		p.last = m[1]
+	} else if m := pyMark().FindStringSubmatch(s); m != nil && p.marked != p.n-1 {
+		p.last = m[1]
+	}
+	if strings.HasPrefix(s, "E  ") {
+		p.marked = p.n
+	}
 }
