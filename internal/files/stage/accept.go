@@ -67,6 +67,12 @@ const (
 	undoneFile = "undone.json"
 )
 
+// temp returns the temporary name of an op.
+func (o *op) temp() string { return path.Join(path.Dir(o.Name), o.Temp) }
+
+// partial returns the name of what is being written, so that the temporary name always has everything.
+func (o *op) partial() string { return strings.TrimSuffix(o.temp(), ".tmp") + "-part.tmp" }
+
 func tempName() string { return ".gatehouse-" + rand.Text() + ".tmp" }
 
 // accept copies changes to the folders. The caller holds the lock of the task.
@@ -277,6 +283,12 @@ var errChanged = errors.New("it was changed in the folder meanwhile")
 
 // check refuses an op whose name is neither in the state before nor, if an earlier host began the plan, on the way.
 func (f *performer) check(o *op, root *os.Root) error {
+	if f.again {
+		root.Remove(o.partial())
+		if err := f.settle(root, o); err != nil {
+			return err
+		}
+	}
 	now, err := stateOf(root, o.Name)
 	if err == nil && f.again && now.same(o.To) {
 		return nil
@@ -293,7 +305,6 @@ func (f *performer) check(o *op, root *os.Root) error {
 	case now.same(o.From):
 		return nil
 	case f.again && (now.Type == None || now.Type == Folder && o.To.Type == Folder):
-		root.Remove(path.Join(path.Dir(o.Name), o.Temp))
 		return nil
 	}
 	return errChanged
@@ -320,6 +331,7 @@ func (f *performer) still(root *os.Root, o *op) (done bool, err error) {
 	return false, errChanged
 }
 
+// remove removes a name. A file gets its temporary name first, so that it can be compared when no path leads to it.
 func (f *performer) remove(root *os.Root, o *op) error {
 	now, err := stateOf(root, o.Name)
 	if err != nil || now.Type == None {
@@ -331,7 +343,17 @@ func (f *performer) remove(root *os.Root, o *op) error {
 		}
 		return errChanged
 	}
-	if err := root.Remove(o.Name); err != nil {
+	err = errors.ErrUnsupported
+	if o.From.Type != Folder {
+		err = moveNew(root, o.Name, o.temp())
+	}
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		err = root.Remove(o.Name) // a folder with something in it stays
+	case err == nil:
+		err = f.settle(root, o)
+	}
+	if err != nil {
 		return err
 	}
 	return syncParent(root, o.Name)
@@ -342,21 +364,77 @@ func (f *performer) put(root *os.Root, o *op) error {
 	if done, err := f.still(root, o); done || err != nil {
 		return err
 	}
-	temp := path.Join(path.Dir(o.Name), o.Temp)
-	root.Remove(temp)
-	if err := f.write(root, o, temp); err != nil {
+	temp, partial := o.temp(), o.partial()
+	root.Remove(partial)
+	err := f.write(root, o, partial)
+	if err == nil {
+		err = root.Rename(partial, temp)
+	}
+	if err != nil {
+		root.Remove(partial)
+		return err
+	}
+	if err := f.place(root, o, temp); err != nil {
 		root.Remove(temp)
 		return err
 	}
-	if done, err := f.still(root, o); done || err != nil {
-		root.Remove(temp)
-		return err
-	}
-	if err := root.Rename(temp, o.Name); err != nil {
-		root.Remove(temp)
+	if err := f.settle(root, o); err != nil {
 		return err
 	}
 	return syncParent(root, o.Name)
+}
+
+// place gives the file with the temporary name the name of the op, and the temporary name to what had that.
+func (f *performer) place(root *os.Root, o *op, temp string) error {
+	now, err := stateOf(root, o.Name)
+	if err != nil {
+		return err
+	}
+	if now.Type != None && !now.same(o.From) && !now.same(o.To) {
+		return errChanged
+	}
+	if now.Type == None {
+		err = moveNew(root, temp, o.Name)
+	} else {
+		err = exchange(root, temp, o.Name)
+	}
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return root.Rename(temp, o.Name)
+	case errors.Is(err, fs.ErrExist), errors.Is(err, fs.ErrNotExist):
+		return errChanged
+	}
+	return err
+}
+
+// settle decides about what has the temporary name of an op: it removes what the plan replaces or brings, and gives
+// back what a person wrote in the moment before the names were changed.
+func (f *performer) settle(root *os.Root, o *op) error {
+	temp := o.temp()
+	was, err := stateOf(root, temp)
+	if err != nil || was.Type == None {
+		return err
+	}
+	if was.same(o.From) || was.same(o.To) {
+		return root.Remove(temp)
+	}
+	now, err := stateOf(root, o.Name)
+	switch {
+	case err != nil:
+		return err
+	case now.Type == None:
+		err = moveNew(root, temp, o.Name)
+	case now.same(o.To):
+		if err = exchange(root, temp, o.Name); err == nil {
+			err = root.Remove(temp)
+		}
+	default:
+		return fmt.Errorf("%w twice; what it had first is in %s", errChanged, temp)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; what it had is in %s: %w", errChanged, temp, err)
+	}
+	return errChanged
 }
 
 func (f *performer) write(root *os.Root, o *op, temp string) error {

@@ -71,9 +71,6 @@ func (s State) same(o State) bool {
 	if s.Type == None {
 		return true
 	}
-	if s.Ino != 0 && s.Ino == o.Ino && s.Dev == o.Dev && s.CTime == o.CTime && s.Size == o.Size && s.MTime == o.MTime {
-		return true
-	}
 	if s.Type != Link && s.Mode != o.Mode || s.Target != o.Target ||
 		!maps.EqualFunc(s.Attributes, o.Attributes, func(a, b []byte) bool { return string(a) == string(b) }) {
 		return false

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // has checks what a folder has: content by name, "" for a name that must not be there.
@@ -17,7 +18,7 @@ func has(t *testing.T, dir string, want map[string]string) {
 			t.Errorf("%s is there: %q", name, b)
 		}
 		if content != "" && string(b) != content {
-			t.Errorf("%s is %q, %v; want %q", name, b, err, content)
+			t.Errorf("%s is %.40q, %v; want %.40q", name, b, err, content)
 		}
 	}
 }
@@ -229,4 +230,95 @@ func TestACallThatEndsBesideAnother(t *testing.T) {
 		}
 	})
 	has(t, real, map[string]string{"f": "a person's"})
+}
+
+// What a person saves while a task is accepted, or while that is undone, is there afterwards.
+func TestASaveDuringAnAcceptance(t *testing.T) {
+	m, real := open(t, Options{})
+	file, aside := filepath.Join(real, "f"), filepath.Join(filepath.Dir(real), "aside")
+	large := strings.Repeat("old line\n", 8<<20/9)
+	for n := range 16 {
+		write(t, file, large)
+		w := begin(t, m, "ann", real)
+		w.shell("echo new >>f")
+		write(t, aside, "mine")
+		saved := make(chan error)
+		go func() {
+			time.Sleep(time.Duration(n) * 12 * time.Millisecond)
+			saved <- os.Rename(aside, file)
+		}()
+		r := w.accept()
+		if err := <-saved; err != nil {
+			t.Fatal(err)
+		}
+		has(t, real, map[string]string{"f": "mine"})
+		if left, _ := filepath.Glob(filepath.Join(real, ".gatehouse-*")); len(left) > 0 {
+			t.Errorf("%v is left; %v", left, r.Conflict)
+		}
+		m.Refuse(w.id, "ann")
+	}
+}
+
+// A person's version that had the temporary name of a plan when the host was killed gets its name back.
+func TestASaveBeforeAKillStays(t *testing.T) {
+	for name, c := range map[string]struct {
+		line string
+		left map[string]string // name to content; TEMP is the temporary name
+		want string
+	}{
+		"replaced":         {"echo new >f", map[string]string{"f": "new\n", "TEMP": "mine"}, "mine"},
+		"removed":          {"rm f", map[string]string{"TEMP": "mine"}, "mine"},
+		"not yet replaced": {"echo new >f", map[string]string{"f": "mine", "TEMP": "new\n"}, "mine"},
+		"unchanged":        {"echo new >f", map[string]string{"f": "new\n", "TEMP": "old"}, "new\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, real := open(t, Options{})
+			write(t, filepath.Join(real, "f"), "old")
+			w := begin(t, m, "ann", real)
+			w.shell(c.line)
+			w.accept()
+			task, err := m.load(w.id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := task.acceptances()[0]
+			var p plan
+			if err := readJSON(filepath.Join(dir, planFile), &p); err != nil {
+				t.Fatal(err)
+			}
+			os.Remove(filepath.Join(dir, resultFile))
+			os.Remove(filepath.Join(real, "f"))
+			for at, content := range c.left {
+				write(t, filepath.Join(real, strings.ReplaceAll(at, "TEMP", p.Ops[0].Temp)), content)
+			}
+			if err := m.Recover(); err != nil {
+				t.Fatal(err)
+			}
+			has(t, real, map[string]string{"f": c.want, p.Ops[0].Temp: ""})
+		})
+	}
+}
+
+// A file that a person edits again in the same tick, with the same size, is another one.
+func TestAStateIsThatOfTheContent(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	write(t, filepath.Join(dir, "f"), "one")
+	a, err := stateOf(root, "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := a
+	write(t, filepath.Join(dir, "f"), "two")
+	if b, err = stateOf(root, "f"); err != nil {
+		t.Fatal(err)
+	}
+	b.CTime, b.MTime = a.CTime, a.MTime // as a clock of ticks may date it
+	if a.same(b) {
+		t.Error("two contents are the same")
+	}
 }

@@ -1,12 +1,14 @@
 package stage
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -30,8 +32,11 @@ func fileClock() time.Time {
 	return time.Unix(now.Unix())
 }
 
+// mostReads limits how often a file is read that changes while it is read.
+const mostReads = 5
+
 // stateOf returns the state of a name. It reads small files, to compare their content.
-func stateOf(root *os.Root, name string) (State, error) {
+func stateOf(root *os.Root, name string) (s State, err error) {
 	info, err := root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return State{Type: None}, nil
@@ -39,6 +44,60 @@ func stateOf(root *os.Root, name string) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
+	if s, err = stateIn(info); err != nil {
+		return State{}, err
+	}
+	if s.Type == Link {
+		s.Target, err = root.Readlink(name)
+	}
+	if err != nil || s.Type != File && s.Type != Folder {
+		return s, err
+	}
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return s, err
+	}
+	defer f.Close()
+	for range mostReads {
+		if s, err = readState(f); err != nil {
+			return s, err
+		}
+		if info, err = f.Stat(); err != nil {
+			return s, err
+		}
+		if again, err := stateIn(info); err != nil || again.CTime == s.CTime && again.Size == s.Size {
+			return s, err
+		}
+	}
+	s.Hash = "it changes " + rand.Text() // equals none
+	return s, nil
+}
+
+// readState returns the state of an open file or folder.
+func readState(f *os.File) (s State, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return s, err
+	}
+	if s, err = stateIn(info); err != nil {
+		return s, err
+	}
+	if s.Type == File && s.Size > hashMost {
+		// Its time stands for its content, so a later change must get another one.
+		nextTick(time.Unix(0, s.CTime))
+	}
+	if s.Attributes, s.marks, err = attributesOf(f); err != nil || s.Type != File || s.Size > hashMost {
+		return s, err
+	}
+	h := sha256.New()
+	if _, err = io.Copy(h, io.NewSectionReader(f, 0, hashMost+1)); err == nil {
+		s.Hash = hex.EncodeToString(h.Sum(nil))
+	}
+	return s, err
+}
+
+// stateIn returns what is known of a name without opening it.
+func stateIn(info fs.FileInfo) (State, error) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return State{}, errors.ErrUnsupported
@@ -54,7 +113,6 @@ func stateOf(root *os.Root, name string) (State, error) {
 		s.Type, s.Size = Folder, 0
 	case unix.S_IFLNK:
 		s.Type = Link
-		s.Target, err = root.Readlink(name)
 	case unix.S_IFIFO:
 		s.Type = Pipe
 	case unix.S_IFSOCK:
@@ -66,22 +124,7 @@ func stateOf(root *os.Root, name string) (State, error) {
 	default:
 		s.Type = Device
 	}
-	if err != nil || s.Type != File && s.Type != Folder {
-		return s, err
-	}
-	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return s, err
-	}
-	defer f.Close()
-	if s.Attributes, s.marks, err = attributesOf(f); err != nil || s.Type != File || s.Size > hashMost {
-		return s, err
-	}
-	h := sha256.New()
-	if _, err = io.Copy(h, io.LimitReader(f, hashMost+1)); err == nil {
-		s.Hash = hex.EncodeToString(h.Sum(nil))
-	}
-	return s, err
+	return s, nil
 }
 
 // attributesOf returns the extended attributes of a user, and the marks of the overlay.
@@ -152,6 +195,28 @@ func makePipe(root *os.Root, name string, mode uint32) error {
 	}
 	defer dir.Close()
 	return unix.Mkfifoat(int(dir.Fd()), base, mode)
+}
+
+// exchange swaps two names in one step.
+func exchange(root *os.Root, a, b string) error { return renameWith(root, a, b, unix.RENAME_EXCHANGE) }
+
+// moveNew renames a name to one that does not exist.
+func moveNew(root *os.Root, from, to string) error {
+	return renameWith(root, from, to, unix.RENAME_NOREPLACE)
+}
+
+// renameWith renames a name within its folder. The error is errors.ErrUnsupported if the file system cannot.
+func renameWith(root *os.Root, from, to string, flags uint) error {
+	dir, base, err := openParent(root, from)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	err = unix.Renameat2(int(dir.Fd()), base, int(dir.Fd()), path.Base(to), flags)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
+		return errors.ErrUnsupported
+	}
+	return err
 }
 
 // linkTime sets the time of a link, which has no file that could be opened.

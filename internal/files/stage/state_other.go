@@ -14,6 +14,8 @@ func stateOf(*os.Root, string) (State, error) { return State{}, errors.ErrUnsupp
 func dress(*os.File, State) error             { return errors.ErrUnsupported }
 func makePipe(*os.Root, string, uint32) error { return errors.ErrUnsupported }
 func linkTime(*os.Root, string, int64) error  { return errors.ErrUnsupported }
+func exchange(_ *os.Root, a, b string) error  { return errors.ErrUnsupported }
+func moveNew(_ *os.Root, a, b string) error   { return errors.ErrUnsupported }
 func clone(*os.File, *os.File) error          { return errors.ErrUnsupported }
 func mountsWithin(string) string              { return "" }
 func (s State) sameFile(o State) bool         { return s.Ino != 0 && s.Ino == o.Ino }
