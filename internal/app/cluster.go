@@ -33,6 +33,7 @@ type clusterNodes struct {
 
 	transport *http.Transport // to other nodes
 
+	handover handover
 	moved    sync.Map      // sessions that another node has adopted: id to node
 	ended    chan string   // ids of sessions whose records are to be removed
 	lapses   atomic.Uint64 // of the last time that the sessions here were compared with their records
@@ -77,6 +78,9 @@ func (a *App) openCluster(ctx context.Context) error {
 		return fmt.Errorf("share the keys of the cluster: %w", err)
 	}
 	if err := nodes.answerStatus(); err != nil {
+		return err
+	}
+	if err := nodes.serveDrain(); err != nil {
 		return err
 	}
 	a.addPart("cluster", nodes.runNodes)
@@ -237,6 +241,7 @@ func (c *clusterNodes) runNodes(ctx context.Context) error {
 		}
 	})
 	all.Go(func() { c.every(ctx, c.lease/2, func() { c.compare(ctx) }) })
+	all.Go(func() { c.every(ctx, drainPause, func() { c.moveSessions(ctx) }) })
 	all.Go(func() { c.every(ctx, time.Hour, func() { c.rotateKeys(ctx, path) }) })
 	all.Wait()
 	return nil

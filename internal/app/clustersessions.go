@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ import (
 
 // sessionRecord is what another node has to know to adopt a session.
 type sessionRecord struct {
-	Node  string        `json:"node"`
+	Node  string        `json:"node"` // "" while it is on none, so that any may adopt it
 	Facts session.Facts `json:"facts"`
 	Level slog.Level    `json:"level,omitempty"`
 	URIs  []string      `json:"uris,omitempty"` // of subscriptions
@@ -93,20 +94,24 @@ func (a *App) withNodes(open Listener) (Listener, error) {
 	return open, nil
 }
 
+// recordOf returns what another node has to know of a session that is on a node.
+func recordOf(s *session.Session, node string) sessionRecord {
+	active, suspended := s.Subscriptions()
+	record := sessionRecord{Node: node, Facts: s.Facts(), Level: s.Level(), URIs: append(active, suspended...)}
+	record.Facts.Session, record.Facts.Wire, record.Facts.Trace, record.Facts.Cut = "", "", "", ""
+	return record
+}
+
 // Changed implements httpserver.Nodes.
 func (e sessionsElsewhere) Changed(ctx context.Context, s *session.Session) {
-	active, suspended := s.Subscriptions()
-	record := sessionRecord{Node: e.ID(), Facts: s.Facts(), Level: s.Level(), URIs: append(active, suspended...)}
-	record.Facts.Session, record.Facts.Wire, record.Facts.Trace, record.Facts.Cut = "", "", "", ""
-	raw, err := json.Marshal(record)
+	raw, err := json.Marshal(recordOf(s, e.ID()))
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		_, err = e.sessions.Put(ctx, s.ID, raw)
 	}
 	if err != nil {
-		e.log.Warn("the session ends with this node: its record was not written", "client", record.Facts.Client, "err",
-			err)
+		e.log.Warn("the session ends with this node: its record was not written", "client", s.Known().Client, "err", err)
 	}
 }
 
@@ -136,51 +141,88 @@ func (c *clusterNodes) forgetSession(ctx context.Context, id string) {
 // Serve implements httpserver.Nodes.
 func (e sessionsElsewhere) Serve(
 	w http.ResponseWriter, r *http.Request, who *protocol.Caller, id string, body []byte,
-) bool {
-	if e.app.table.Has(id) {
-		if err := e.serves(); err != nil {
-			busy(w, body, err)
-			return true
+) (served bool, done func()) {
+	for {
+		if e.app.table.Has(id) {
+			if err := e.serves(); err != nil {
+				busy(w, body, err)
+				return true, nil
+			}
+			if done := e.handover.enter(id); done != nil {
+				if e.app.table.Has(id) { // from now on it does not leave
+					return false, done
+				}
+				done()
+			}
 		}
+		node, _, ok := strings.Cut(id, "-")
+		if !ok || !cluster.ValidID(node) {
+			return false, func() {}
+		}
+		if served, here := e.serveElsewhere(w, r, who, node, id, body); served || !here {
+			return served, func() {}
+		}
+	}
+}
+
+// Begin implements httpserver.Nodes: a node that drains opens no sessions.
+func (e sessionsElsewhere) Begin(w http.ResponseWriter, r *http.Request, who *protocol.Caller, body []byte) bool {
+	if e.arrived || !e.Draining() {
 		return false
 	}
-	node, _, ok := strings.Cut(id, "-")
-	if !ok || !cluster.ValidID(node) {
+	to := e.target(rand.Text())
+	if to == "" {
 		return false
 	}
+	served, _ := e.forward(w, r, who, to, "", body)
+	return served
+}
+
+// serveElsewhere serves a request of a session that is not here, unless this node adopts it: then here is true. If both
+// are false there is no such session.
+func (e sessionsElsewhere) serveElsewhere(
+	w http.ResponseWriter, r *http.Request, who *protocol.Caller, node, id string, body []byte,
+) (served, here bool) {
 	if to, ok := e.moved.Load(id); ok {
 		node = to.(string)
 	}
-	if !e.arrived && node != e.ID() && e.Alive(node) {
-		if sent, next := e.forward(w, r, who, node, id, body); sent {
-			return true
-		} else if next != "" {
-			e.moved.Store(id, next)
-			if sent, _ := e.forward(w, r, who, next, id, body); sent {
-				return true
+	// The record of the session says whether a node that drains still has it; that node may stop as soon as it has none.
+	ask := !e.arrived && !e.DrainingAt(node)
+	for range maxHops {
+		if ask && node != e.ID() && e.Alive(node) {
+			sent, next := e.forward(w, r, who, node, id, body)
+			if sent {
+				return true, false
+			}
+			if next != "" && next != e.ID() {
+				e.moved.Store(id, next)
+				node = next
+				continue
 			}
 		}
+		here, at, err := e.adopt(r.Context(), who, id)
+		switch {
+		case err != nil:
+			busy(w, body, err)
+			return true, false
+		case here:
+			return false, true
+		case at == "": // there is no such session
+			return false, false
+		case e.arrived:
+			w.Header().Set(headerNode, at)
+			w.WriteHeader(http.StatusMisdirectedRequest)
+			return true, false
+		}
+		e.moved.Store(id, at)
+		node, ask = at, true
 	}
-	here, at, err := e.adopt(r.Context(), who, id)
-	switch {
-	case err != nil:
-		busy(w, body, err)
-		return true
-	case here:
-		return false
-	case at == "": // there is no such session
-		return false
-	case e.arrived:
-		w.Header().Set(headerNode, at)
-		w.WriteHeader(http.StatusMisdirectedRequest)
-		return true
-	}
-	e.moved.Store(id, at)
-	if sent, _ := e.forward(w, r, who, at, id, body); !sent {
-		busy(w, body, fmt.Errorf("the session is on node %s, which does not answer", at))
-	}
-	return true
+	busy(w, body, fmt.Errorf("the session is on node %s, which does not answer", node))
+	return true, false
 }
+
+// maxHops bounds how often a request follows a session that moves.
+const maxHops = 5
 
 // adopt takes over a session whose node is dead. here means that this node has it now; otherwise at is its node.
 func (e sessionsElsewhere) adopt(
@@ -190,7 +232,11 @@ func (e sessionsElsewhere) adopt(
 ) (here bool, at string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second) // longer than an election
 	defer cancel()
+	begun := time.Now()
 	for {
+		if err := e.handover.await(ctx, id); err != nil {
+			return false, "", err
+		}
 		r, err := e.sessions.Get(ctx, id)
 		if errors.Is(err, cluster.ErrNotFound) {
 			return false, "", nil
@@ -205,8 +251,21 @@ func (e sessionsElsewhere) adopt(
 		if record.Facts.Principal != who.Principal {
 			return false, "", nil
 		}
-		if record.Node != e.ID() {
+		if record.Node == "" && e.Draining() {
+			if to := e.target(id); to != "" {
+				return false, to, nil
+			}
+		}
+		if record.Node != e.ID() && record.Node != "" {
 			dead, err := e.Dead(ctx, record.Node)
+			if err != nil && time.Since(begun) < 2*e.lease {
+				// This node has just started and hears that node in a moment, or it is the first that does not.
+				select {
+				case <-time.After(e.lease / 20):
+				case <-ctx.Done():
+				}
+				continue
+			}
 			if err != nil {
 				return false, "", err
 			}

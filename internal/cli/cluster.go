@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"text/tabwriter"
@@ -15,13 +16,13 @@ import (
 func clusterCommand(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cluster",
-		Short: "Show the nodes of a cluster, let others join, and leave",
-		Long: `Show the nodes of a cluster, let others join, and leave. A host is a node if it is served
-with --cluster; the commands are for the node that runs on this machine.`,
+		Short: "Show the nodes of a cluster, let others join, drain and leave",
+		Long: `Show the nodes of a cluster, let others join, drain and leave. A host is a node if it is
+served with --cluster; the commands are for the node that runs on this machine.`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(clusterStatus(w), clusterJoinToken(w), clusterLeave(w))
+	c.AddCommand(clusterStatus(w), clusterJoinToken(w), clusterDrain(w), clusterLeave(w))
 	return c
 }
 
@@ -48,8 +49,11 @@ func clusterStatus(w Environment) *cobra.Command {
 			fmt.Fprintln(out, "NODE\tMACHINE\tSTATE\tVERSION\tCLUSTER ADDRESS\tCLIENTS\tSINCE")
 			for _, n := range nodes {
 				state := "alive"
-				if !n.Alive {
+				switch {
+				case !n.Alive:
 					state = "silent"
+				case n.Draining:
+					state = "draining"
 				}
 				fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.ID, n.Host, state, n.Version, n.Cluster, n.Address,
 					n.Started.Format(time.RFC3339))
@@ -90,6 +94,46 @@ joins gets the key of the cluster's certificates, so keep the token secret.`,
 		},
 	}
 	c.Flags().DurationVar(&valid, "valid", time.Hour, "how long a node can join with it")
+	return c
+}
+
+func clusterDrain(w Environment) *cobra.Command {
+	var wait time.Duration
+	var off bool
+	c := &cobra.Command{
+		Use:   "drain",
+		Short: "Give this machine's sessions to other nodes before it is stopped",
+		Long: `Give the sessions of this machine's node to other nodes, so that it can be stopped
+without a client that notices. The node opens no more sessions, its /ready answers
+503, and a session moves once none of its calls runs. The command returns when no
+session is left and no job runs, or fails after --wait. The node drains until it is
+started again, or until --off.`,
+		Example: `  gatehouse cluster drain --wait 10m
+  gatehouse cluster drain --off`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			l, err := readSettings(w)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeoutCause(c.Context(), wait, fmt.Errorf("not empty within %v", wait))
+			defer cancel()
+			var last app.DrainState
+			most := 0
+			err = app.Drain(ctx, l.Folders, !off, func(s app.DrainState) { last, most = s, max(most, s.Sessions) })
+			switch {
+			case err != nil:
+				return fmt.Errorf("%d sessions and %d jobs are left: %w", last.Sessions, last.Jobs, err)
+			case off:
+				fmt.Fprintln(w.Out, "This node takes new sessions.")
+			default:
+				fmt.Fprintf(w.Out, "%d sessions have moved, and no job runs. Stop this node now.\n", most)
+			}
+			return nil
+		},
+	}
+	c.Flags().DurationVar(&wait, "wait", 5*time.Minute, "how long sessions and jobs may take")
+	c.Flags().BoolVar(&off, "off", false, "take new sessions again")
 	return c
 }
 

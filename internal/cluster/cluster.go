@@ -122,7 +122,7 @@ func Start(ctx context.Context, o Options) (n *Node, err error) {
 		return nil, err
 	}
 	n = &Node{opts: o, boot: rand.Text()[:10], log: o.Log, buckets: map[string]*Bucket{}, replicas: 3}
-	if n.id, err = loadID(filepath.Join(o.Dir, "node.json"), o.Name); err != nil {
+	if n.id, err = loadID(filepath.Join(o.Dir, nodeFileName), o.Name); err != nil {
 		return nil, err
 	}
 	n.life, n.stop = context.WithCancel(context.WithoutCancel(ctx))

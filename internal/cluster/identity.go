@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"gatehouse/internal/files/atomicfile"
@@ -43,7 +44,23 @@ func loadID(path, cluster string) (string, error) {
 	return f.ID, nil
 }
 
-const idLength = 10
+// IDOf returns the id of the node whose folder is dir.
+func IDOf(dir string) (string, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, nodeFileName))
+	if err != nil {
+		return "", fmt.Errorf("there is no node in this data folder: %w", err)
+	}
+	var f nodeFile
+	if err := json.Unmarshal(raw, &f); err != nil || !ValidID(f.ID) {
+		return "", fmt.Errorf("%s does not name a node", filepath.Join(dir, nodeFileName))
+	}
+	return f.ID, nil
+}
+
+const (
+	idLength     = 10
+	nodeFileName = "node.json"
+)
 
 // ValidID reports whether a text has the form of a node's id.
 func ValidID(id string) bool {

@@ -404,10 +404,22 @@ func (n *Node) OnChange(f func(Peer)) {
 func (n *Node) SetLoad(f func() float64) { n.peers.load.Store(&f) }
 
 // SetDraining tells the other nodes that this one takes no new work.
-func (n *Node) SetDraining(on bool) { n.peers.draining.Store(on) }
+func (n *Node) SetDraining(on bool) {
+	if n.peers.draining.Swap(on) != on {
+		n.peers.beat(false)
+	}
+}
 
 // Draining reports whether this node takes no new work.
 func (n *Node) Draining() bool { return n.peers.draining.Load() }
+
+// DrainingAt reports whether another node has said that it takes no new work.
+func (n *Node) DrainingAt(id string) bool {
+	n.peers.mu.Lock()
+	defer n.peers.mu.Unlock()
+	h := n.peers.heard[id]
+	return h != nil && h.beat.Draining
+}
 
 // SetApplied records that this node has applied every change of a feed up to a revision, such as the removals of
 // tokens. A node that has not applied what most others have stops being fresh.

@@ -79,6 +79,21 @@ func (s *Session) FinishRequest(id string) {
 	}
 }
 
+// Calls returns how many requests run.
+func (s *Session) Calls() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.first {
+		if f.cancel != nil {
+			n++
+		}
+	}
+	if s.extra != nil {
+		n += len(s.extra.flights)
+	}
+	return n
+}
+
 // Cancel cancels the request with this raw ID and reports whether it was running.
 func (s *Session) Cancel(id string, cause error) bool {
 	s.mu.Lock()

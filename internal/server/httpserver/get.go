@@ -23,8 +23,9 @@ func (d *Server) sessionless(w nethttp.ResponseWriter, r *nethttp.Request) bool 
 }
 
 // serveGet opens the stream of messages that belong to no request or, with Last-Event-ID, resumes a
-// stream that broke.
-func (d *Server) serveGet(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller) {
+// stream that broke. It calls found as soon as it has its session, or none.
+func (d *Server) serveGet(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller, found func()) {
+	defer found()
 	if d.sessionless(w, r) {
 		return
 	}
@@ -59,6 +60,7 @@ func (d *Server) serveGet(w nethttp.ResponseWriter, r *nethttp.Request, who prot
 		writeFault(w, 429, protocol.CodeInternal, err.Error())
 		return
 	}
+	found() // the stream ends when the session moves, and the client opens another one
 	d.listen(w, r, s, st, after, resume, counted)
 }
 

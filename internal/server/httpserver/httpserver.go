@@ -100,9 +100,13 @@ type Options struct {
 // Nodes are the nodes of a cluster, as far as sessions are concerned.
 type Nodes interface {
 	// Serve serves a request whose session is on another node, and reports whether it did. If not, the session is
-	// here or nowhere. body is that
-	// of a POST.
-	Serve(w nethttp.ResponseWriter, r *nethttp.Request, who *protocol.Caller, id string, body []byte) bool
+	// here or nowhere; it stays where it is until done is called. body is that of a POST.
+	Serve(w nethttp.ResponseWriter, r *nethttp.Request, who *protocol.Caller, id string, body []byte) (
+		served bool, done func())
+	// Begin serves a request that opens a session on another node if this one takes none, and reports whether it did.
+	Begin(w nethttp.ResponseWriter, r *nethttp.Request, who *protocol.Caller, body []byte) bool
+	// Draining reports whether this node takes no new sessions.
+	Draining() bool
 	// Changed stores what another node has to know of a session to adopt it.
 	Changed(ctx context.Context, s *session.Session)
 }
@@ -384,22 +388,29 @@ func (d *Server) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
 	case "POST":
 		d.post(w, r, who)
 	case "GET":
-		if !d.elsewhere(w, r, &who, nil) {
-			d.serveGet(w, r, who)
+		if served, done := d.elsewhere(w, r, &who, nil); !served {
+			d.serveGet(w, r, who, done)
 		}
 	case "DELETE":
-		if !d.elsewhere(w, r, &who, nil) {
+		if served, done := d.elsewhere(w, r, &who, nil); !served {
 			d.delete(w, r, who)
+			done()
 		}
 	default:
 		notAllowed(w, "POST, GET, DELETE, OPTIONS")
 	}
 }
 
-// elsewhere serves a request whose session is on another node, and reports whether it did.
-func (d *Server) elsewhere(w nethttp.ResponseWriter, r *nethttp.Request, who *protocol.Caller, body []byte) bool {
+// elsewhere serves a request whose session is on another node, and reports whether it did. If not, its session does not
+// move until done is called.
+func (d *Server) elsewhere(w nethttp.ResponseWriter, r *nethttp.Request, who *protocol.Caller, body []byte) (
+	served bool, done func(),
+) {
 	ids := r.Header["Mcp-Session-Id"]
-	return d.opts.Nodes != nil && len(ids) == 1 && d.opts.Nodes.Serve(w, r, who, ids[0], body)
+	if d.opts.Nodes == nil || len(ids) != 1 {
+		return false, func() {}
+	}
+	return d.opts.Nodes.Serve(w, r, who, ids[0], body)
 }
 
 // socket serves /ws. A client with a WebSocket can do more than with a GET, so it is admitted under the
@@ -483,7 +494,11 @@ func (d *Server) ready(w nethttp.ResponseWriter, r *nethttp.Request) {
 			)
 		}
 	}
-	writeText(200, "application/json", string(body))(w, r)
+	status := 200
+	if d.opts.Nodes != nil && d.opts.Nodes.Draining() {
+		status, body = 503, []byte(`{"status":"draining","service":"gatehouse"}`)
+	}
+	writeText(status, "application/json", string(body))(w, r)
 }
 
 // writeText returns a handler that always writes the same body.

@@ -32,9 +32,12 @@ func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 	x := d.newExchange(w, r, &who, held)
 	defer x.releaseUnlessOpen()
 	if d.opts.Nodes != nil &&
-		(batch || len(faults) > 0 || d.engine.EraOf(&msgs[0], headerOf(r.Header)) == protocol.Legacy) &&
-		d.elsewhere(w, r, &who, body) {
-		return
+		(batch || len(faults) > 0 || d.engine.EraOf(&msgs[0], headerOf(r.Header)) == protocol.Legacy) {
+		served, done := d.elsewhere(w, r, &who, body)
+		if served {
+			return
+		}
+		defer done()
 	}
 	if batch {
 		d.postBatch(x, r, who, msgs, faults)
@@ -53,6 +56,9 @@ func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 		return
 	}
 	if m.Method == "initialize" {
+		if d.opts.Nodes != nil && d.opts.Nodes.Begin(w, r, &who, body) {
+			return
+		}
 		d.initialize(w, r, who, m, a)
 		return
 	}

@@ -1,6 +1,7 @@
 package clustertest
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -92,8 +94,8 @@ func (n *node) run(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// startNodes starts three nodes that serve one folder each.
-func startNodes(t *testing.T) []*node {
+// startNodes starts three nodes that serve one folder each, with the modules file and dir and those that are named.
+func startNodes(t *testing.T, modules ...string) []*node {
 	t.Helper()
 	var all []*node
 	for i := range 3 {
@@ -103,15 +105,11 @@ func startNodes(t *testing.T) []*node {
 		}
 		port := freePort(t)
 		n.url = "http://127.0.0.1:" + port + "/mcp"
-		args := []string{"serve", "file", "dir", "-d", filepath.Join(n.dir, "work"), "--http", "-p", port,
-			"--cluster", "test", "--cluster-listen", "127.0.0.1:" + n.port}
+		args := append([]string{"serve", "file", "dir"}, modules...)
+		args = append(args, "-d", filepath.Join(n.dir, "work"), "--http", "-p", port,
+			"--cluster", "test", "--cluster-listen", "127.0.0.1:"+n.port)
 		if i > 0 {
 			args = append(args, "--join", "127.0.0.1:"+all[0].port)
-		}
-		n.cmd = n.run(t, args...)
-		n.cmd.Stdout, n.cmd.Stderr = n.output, n.output
-		if err := n.cmd.Start(); err != nil {
-			t.Fatal(err)
 		}
 		t.Cleanup(func() {
 			n.cmd.Process.Signal(syscall.SIGTERM)
@@ -122,15 +120,31 @@ func startNodes(t *testing.T) []*node {
 				t.Logf("%s", n.output)
 			}
 		})
+		n.start(t, args...)
 		all = append(all, n)
 	}
 	for _, n := range all {
-		eventually(t, "a node serves", func() bool {
-			_, _, err := post(n.url, "", `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
-			return err == nil
-		})
+		n.awaitServing(t)
 	}
 	return all
+}
+
+// start starts the host, the first time or again.
+func (n *node) start(t *testing.T, args ...string) {
+	t.Helper()
+	n.cmd = n.run(t, args...)
+	n.cmd.Stdout, n.cmd.Stderr = n.output, n.output
+	if err := n.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) awaitServing(t *testing.T) {
+	t.Helper()
+	eventually(t, "a node serves", func() bool {
+		_, _, err := post(n.url, "", `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+		return err == nil
+	})
 }
 
 func eventually(t *testing.T, what string, holds func() bool) {
@@ -176,9 +190,16 @@ func post(url, session, body string) (answer string, header http.Header, err err
 	return string(raw), a.Header, err
 }
 
-// roundRobin returns the address of a proxy that connects each connection to the next node. down nodes are skipped,
-// as a balancer that checks them does.
-func roundRobin(t *testing.T, nodes []*node, down *[3]atomic.Bool) string {
+// balancer is a proxy that connects each connection to the next node. Nodes that are down are skipped, as a balancer
+// that checks them does.
+type balancer struct {
+	nodes []*node
+	down  [3]atomic.Bool
+	open  [3]atomic.Int64 // connections, except of those that listen
+}
+
+// listen returns the address of the balancer.
+func (b *balancer) listen(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -191,25 +212,39 @@ func roundRobin(t *testing.T, nodes []*node, down *[3]atomic.Bool) string {
 			if err != nil {
 				return
 			}
-			for down[i%3].Load() {
-				i++
-			}
-			go func(at string) {
-				defer c.Close()
-				to, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(at, "http://"), "/mcp"))
-				if err != nil {
-					return
+			for ; ; i++ {
+				b.open[i%3].Add(1)
+				if !b.down[i%3].Load() {
+					break
 				}
-				defer to.Close()
-				go func() {
-					io.Copy(to, c)
-					to.(*net.TCPConn).CloseWrite()
-				}()
-				io.Copy(c, to)
-			}(nodes[i%3].url)
+				b.open[i%3].Add(-1)
+			}
+			go func(i int) {
+				connect(c, b.nodes[i].url, sync.OnceFunc(func() { b.open[i].Add(-1) }))
+			}(i % 3)
 		}
 	}()
 	return "http://" + l.Addr().String() + "/mcp"
+}
+
+// connect connects a client to a node. It calls done when that is over, or when the client listens.
+func connect(c net.Conn, url string, done func()) {
+	defer done()
+	defer c.Close()
+	from := bufio.NewReader(c)
+	if method, _ := from.Peek(3); string(method) == "GET" {
+		done()
+	}
+	to, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/mcp"))
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	go func() {
+		io.Copy(to, from)
+		to.(*net.TCPConn).CloseWrite()
+	}()
+	io.Copy(c, to)
 }
 
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
@@ -219,8 +254,8 @@ const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"pro
 // the node of the session.
 func TestSessionsThroughAnyNode(t *testing.T) {
 	nodes := startNodes(t)
-	var down [3]atomic.Bool
-	url := roundRobin(t, nodes, &down)
+	proxy := &balancer{nodes: nodes}
+	url := proxy.listen(t)
 	_, header, err := post(nodes[0].url, "", initialize)
 	if err != nil {
 		t.Fatal(err)
@@ -243,11 +278,8 @@ func TestSessionsThroughAnyNode(t *testing.T) {
 			t.Fatalf("tools/call %d: %.300s, %v", i, got, err)
 		}
 	}
-	const modern = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"dir_list","arguments":{"path":"."},` +
-		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":` +
-		`{"name":"test","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`
 	for range 6 {
-		if got, _, err := post(url, "", modern); err != nil || !strings.Contains(got, `"complete"`) {
+		if got, _, err := post(url, "", modernCall); err != nil || !strings.Contains(got, `"complete"`) {
 			t.Fatalf("a modern call: %.300s, %v", got, err)
 		}
 	}
@@ -264,7 +296,7 @@ func TestSessionsThroughAnyNode(t *testing.T) {
 	// The node of the session is killed. Another one goes on with it, and its calls run there.
 	nodes[0].cmd.Process.Kill()
 	nodes[0].cmd.Wait()
-	down[0].Store(true)
+	proxy.down[0].Store(true)
 	killed := time.Now()
 	eventually(t, "the session goes on", func() bool {
 		got, _, err := post(url, session, fmt.Sprintf(list, 100))

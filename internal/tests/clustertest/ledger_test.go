@@ -15,12 +15,9 @@ import (
 // without the lines that it had: the other nodes know that there were some.
 func TestLedgersOfAllNodes(t *testing.T) {
 	nodes := startNodes(t)
-	const call = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"dir_list","arguments":{"path":"."},` +
-		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":` +
-		`{"name":"test","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`
 	for i, n := range nodes {
 		for range 3 {
-			if got, _, err := post(n.url, "", call); err != nil || !strings.Contains(got, `"complete"`) {
+			if got, _, err := post(n.url, "", modernCall); err != nil || !strings.Contains(got, `"complete"`) {
 				t.Fatalf("a call on node %d: %.300s, %v", i, got, err)
 			}
 		}
@@ -85,12 +82,7 @@ func TestLedgersOfAllNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	again := first.run(t, first.cmd.Args[1:]...)
-	again.Stdout, again.Stderr = first.output, first.output
-	if err := again.Start(); err != nil {
-		t.Fatal(err)
-	}
-	first.cmd = again
+	first.start(t, first.cmd.Args[1:]...)
 	eventually(t, "the loss is found from another node", func() bool {
 		reports, ok := verify()
 		if ok || len(reports) != 3 {
