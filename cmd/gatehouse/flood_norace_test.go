@@ -334,6 +334,26 @@ func TestAFloodOfPrograms(t *testing.T) {
 	}, func() bool { return begun.Load() > 500 })
 }
 
+// One principal runs programs that calculate without end.
+//
+//redteam:attack No principal takes the host from the others: one principal runs programs that calculate without end, in shells and as processes
+func TestAFloodOfCalculations(t *testing.T) {
+	f := newFlooded(t, "file,shell,process", "")
+	const each = 16
+	var begun atomic.Int64
+	f.beside(func(ctx context.Context) {
+		many(ctx, 2*each, 2*each, func(c *http.Client, i int) {
+			begun.Add(1)
+			if i%2 == 0 {
+				f.call(ctx, c, "flood", "shell_run", `{"command":"while :; do :; done"}`)
+			} else {
+				f.call(ctx, c, "flood", "process_start", `{"command":"sh","args":["-c","while :; do :; done & while :; do :; done"]}`)
+			}
+		})
+		<-ctx.Done()
+	}, func() bool { return begun.Load() == 2*each })
+}
+
 // One principal sends half of 150 bodies of 20 MiB.
 //
 //redteam:attack No principal takes the host from the others: 150 large bodies are sent by half to a real host

@@ -21,6 +21,7 @@ import (
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/exec/proc"
 	"gatehouse/internal/exec/shield"
 	"gatehouse/internal/exec/supervisor"
 	"gatehouse/internal/files/fusemount"
@@ -74,7 +75,7 @@ func examine(ctx context.Context, w Environment, c *cobra.Command) []finding {
 	if c != nil {
 		findings = append(findings, checkPort(cfg.Listen.HTTP))
 	}
-	findings = append(findings, checkDescriptors(), checkChildren(cfg.Children), checkApprovals(cfg.Config))
+	findings = append(findings, checkDescriptors(), checkChildren(cfg.Children), checkShares(), checkApprovals(cfg.Config))
 	if c != nil {
 		findings = append(findings, checkCall(c, w), checkPackages(c, w))
 	}
@@ -304,6 +305,19 @@ func checkChildren(c config.Children) finding {
 		f.what += "; sudo does not work in them, and they create nothing in the folders above those, which needs CAP_SYS_ADMIN"
 	}
 	return f
+}
+
+// checkShares reports whether the programs of a principal can take the processors from others.
+func checkShares() finding {
+	switch how := proc.SharesProcessors(); {
+	case how != "":
+		return ok("processors: the programs of each principal together get the same part, by %s", how)
+	case runtime.GOOS != "linux":
+		return ok("processors: programs have the priority that the system gives them")
+	}
+	return ok(
+		"processors: programs have a lower priority than the host, but a principal who runs many gets more than others",
+	).but("warn", "let the host make control groups with the controller cpu of version 1, as root has")
 }
 
 // checkLists reports what decides about the commands of a host with allow or deny lists; nil without such lists.

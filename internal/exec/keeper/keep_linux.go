@@ -310,10 +310,16 @@ func endGroups(p plan) {
 	}
 }
 
-// endGroup kills what is in a group and reports whether the group is gone.
+// endGroup kills what is in a group and in the groups in it, and reports whether the group is gone.
 func endGroup(path string) bool {
 	if syscall.Rmdir(path) == nil {
 		return true
+	}
+	entries, _ := os.ReadDir(path)
+	for _, e := range entries {
+		if e.IsDir() {
+			endGroup(filepath.Join(path, e.Name()))
+		}
 	}
 	os.WriteFile(filepath.Join(path, "pids.max"), []byte("0"), 0)
 	if os.WriteFile(filepath.Join(path, "cgroup.kill"), []byte("1"), 0) == nil {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 
+	"gatehouse/internal/exec/cpushare"
 	"gatehouse/internal/exec/keeper"
 	"gatehouse/internal/exec/procid"
 )
@@ -18,6 +19,7 @@ type cgroups struct {
 	v2     string // version 2; "" if there is none
 	counts bool   // version 2 counts processes
 	pids   string // version 1, if it counts processes; "" otherwise
+	cpu    string // version 1, if it divides the processors; "" otherwise
 
 	noKeeper bool // tests set it, to do with the mark alone
 }
@@ -41,6 +43,9 @@ var hostGroups = sync.OnceValue(func() cgroups {
 		}
 		sweepLeft(*path)
 	}
+	if cpushare.Sweep(g.cpu); !usable(g.cpu) {
+		g.cpu = ""
+	}
 	if g.v2 != "" {
 		b, _ := os.ReadFile(filepath.Join(g.v2, "cgroup.subtree_control"))
 		g.counts = slices.Contains(strings.Fields(string(b)), "pids")
@@ -61,7 +66,7 @@ func Sweep() {
 // some.
 var watchGroups = sync.OnceFunc(func() {
 	var folders []string
-	for _, folder := range []string{hostGroups().v2, hostGroups().pids} {
+	for _, folder := range []string{hostGroups().v2, hostGroups().pids, hostGroups().cpu} {
 		if folder != "" {
 			folders = append(folders, folder)
 		}
@@ -89,15 +94,25 @@ func findGroups(mounts, own string) (g cgroups) {
 		switch {
 		case rest[0] == "cgroup2":
 			g.v2 = below(at, root, in[""])
-		case rest[0] == "cgroup" && strings.Contains(","+rest[2]+",", ",pids,"):
-			for controllers, path := range in {
-				if strings.Contains(","+controllers+",", ",pids,") {
-					g.pids = below(at, root, path)
+		case rest[0] == "cgroup":
+			for controller, folder := range map[string]*string{"pids": &g.pids, "cpu": &g.cpu} {
+				if strings.Contains(","+rest[2]+",", ","+controller+",") {
+					*folder = below(at, root, pathOf(in, controller))
 				}
 			}
 		}
 	}
 	return g
+}
+
+// pathOf returns the group of this process for a controller of version 1.
+func pathOf(in map[string]string, controller string) string {
+	for controllers, path := range in {
+		if strings.Contains(","+controllers+",", ","+controller+",") {
+			return path
+		}
+	}
+	return ""
 }
 
 // below returns the folder of a group if only the part below root is mounted.

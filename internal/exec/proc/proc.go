@@ -71,6 +71,10 @@ type Spec struct {
 	// limit.
 	Processes int
 
+	// Owner is the principal for whom the child runs; "" means the host. With Whole, and where a cgroup can do that, the
+	// children of all owners get the same part of the processors, see package cpushare.
+	Owner string
+
 	// Files follow standard error in the child, on Unix. The caller closes them.
 	Files []*os.File
 
@@ -350,6 +354,7 @@ func (w *whole) launch(cmd **exec.Cmd, spec *Spec) (spoilt bool, err error) {
 		(*cmd).Dir, spoilt, err = shield.Enter((*cmd).Dir, spec.own())
 	}
 	if err == nil {
+		w.enterShare(spec.Owner)
 		err = w.launchKept(cmd)
 		if errors.Is(err, errNotKept) {
 			err = launch(cmd)

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"gatehouse/internal/exec/cpushare"
 	"gatehouse/internal/exec/keeper"
 )
 
@@ -48,6 +49,8 @@ type whole struct {
 	limit  bool     // Spec.Processes holds
 	kept   bool     // it outlives the host
 
+	share *cpushare.Share // of the processors; nil for none
+
 	guarded bool         // it is to have a keeper
 	keeper  *keeper.Kept // nil if it has none
 	left    atomic.Bool  // by the keeper
@@ -65,7 +68,7 @@ func (w *whole) prepare(cmd *exec.Cmd, spec *Spec) {
 	if w.in = hostGroups(); spec.cgroups != nil {
 		w.in = *spec.cgroups
 	}
-	if w.in.v2 != "" || w.in.pids != "" {
+	if w.in.v2 != "" || w.in.pids != "" || w.in.cpu != "" {
 		watchGroups() // before this thread enters a group
 	}
 	name := leafName()
@@ -124,6 +127,31 @@ func (w *whole) makeV1(name string, most int) {
 	w.v1, w.limit = path, limit || w.limit
 }
 
+// SharesProcessors returns what divides the processors among principals, or "".
+func SharesProcessors() string {
+	if hostGroups().cpu == "" {
+		return ""
+	}
+	return "control groups (version 1)"
+}
+
+// enterShare moves this thread into the group that divides the processors among principals, so that the child inherits
+// it. It continues without a group that cannot be made.
+func (w *whole) enterShare(owner string) {
+	if w.in.cpu == "" {
+		return
+	}
+	share, err := cpushare.Join(w.in.cpu, owner, w.kept)
+	if err != nil {
+		return
+	}
+	if put(share.Dir(), "tasks", "0") != nil {
+		share.Leave()
+		return
+	}
+	w.share = share
+}
+
 // withdraw reports whether starting without a group may succeed after it failed in one, because a
 // system may have cgroups but refuse to start processes in them.
 func (w *whole) withdraw(cmd *exec.Cmd) bool {
@@ -147,6 +175,9 @@ func (w *whole) started(*exec.Cmd) {
 	}
 	if w.v1 != "" {
 		put(w.in.pids, "tasks", "0")
+	}
+	if w.share != nil {
+		put(w.in.cpu, "tasks", "0")
 	}
 }
 
@@ -205,6 +236,7 @@ func (w *whole) close() {
 			time.Sleep(pause)
 		}
 	}
+	w.share.Leave()
 }
 
 // members returns the running processes, except this one.

@@ -14,6 +14,7 @@ type whole struct{}
 type cgroups struct{}
 
 func (w *whole) prepare(*exec.Cmd, *Spec)            {}
+func (w *whole) enterShare(string)                   {}
 func (w *whole) withdraw(*exec.Cmd) bool             { return false }
 func (w *whole) started(*exec.Cmd)                   {}
 func (w *whole) requestEnd()                         {}
@@ -25,6 +26,9 @@ func (w *whole) await() bool                         { return false }
 func (w *whole) reap() bool                          { return false }
 func (w *whole) correct(*State)                      {}
 func (p *Process) Contained() (cgroup, limited bool) { return false, false }
+
+// SharesProcessors returns "" because nothing on this system divides the processors among principals.
+func SharesProcessors() string { return "" }
 
 // Usage is not supported on this system.
 func (p *Process) Usage() (Usage, error) { return UsageBelow(p.Pid()) }

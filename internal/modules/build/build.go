@@ -194,6 +194,7 @@ func (m *runner) start(c *tool.Call, where roots.Workplace, b Build, argv []stri
 			Path: argv[0], Args: argv[1:], Dir: where.Dir,
 			Env:    append(proc.BaseEnv(), "CI=1", "NO_COLOR=1", "TERM=dumb"),
 			Stdout: r.out, Stderr: r.out, Whole: true, Grace: stopGrace, Space: space,
+			Owner: c.Caller.Principal,
 		})
 	}
 	if err != nil {

@@ -114,7 +114,7 @@ func (p *program) spec(c *tool.Call) (s proc.Spec, err error) {
 	if err != nil {
 		return s, err
 	}
-	s.Path = p.Path
+	s.Path, s.Whole, s.Owner = p.Path, true, c.Caller.Principal
 	if s.Args, err = expandArgs(p.args, v); err != nil {
 		return s, err
 	}

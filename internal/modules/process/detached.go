@@ -84,7 +84,7 @@ func (m *manager) detach(
 	defer space.Close()
 	p, err := proc.Detach(proc.Spec{
 		Path: s.command, Args: s.args, Dir: where.Dir, Env: env, Stdout: f.out[stdout], Stderr: f.out[stderr],
-		Processes: m.cfg.Processes, Grace: s.grace, Space: space,
+		Processes: m.cfg.Processes, Grace: s.grace, Owner: c.Caller.Principal, Space: space,
 	})
 	if errors.Is(err, proc.ErrNotDetached) {
 		f.removeFiles()

@@ -152,7 +152,7 @@ func (m *manager) launch(
 	p, err := proc.Start(ctx, proc.Spec{
 		Path: s.command, Args: s.args, Dir: where.Dir, Env: env,
 		Stdin: s.stdin, Input: s.input, Terminal: s.size, Whole: true, Processes: m.cfg.Processes, Grace: s.grace,
-		Space:  space,
+		Owner: c.Caller.Principal, Space: space,
 		Stdout: hide.Writer(teeWriter{stream{r.log, stdout}, s.extra[stdout]}),
 		Stderr: hide.Writer(teeWriter{stream{r.log, stderr}, s.extra[stderr]}),
 	})

@@ -112,7 +112,7 @@ func (m *runner) runUnconfined(
 		Path: o.shell, Args: []string{"-c", asArgument(o.command)}, Dir: where.Dir,
 		Env:    slices.Concat(proc.BaseEnv(), []string{"PWD=" + where.Path}, o.env),
 		Stdout: to.stdout, Stderr: to.stderr,
-		Whole: true, Processes: m.cfg.Processes, Grace: grace,
+		Whole: true, Processes: m.cfg.Processes, Grace: grace, Owner: c.Caller.Principal,
 	}
 	if spec.Space, err = where.Space(false); err != nil {
 		return err

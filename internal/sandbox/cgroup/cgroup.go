@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/internal/exec/cpushare"
 	"gatehouse/internal/exec/procid"
 	"gatehouse/internal/sandbox"
 
@@ -49,6 +50,7 @@ func Discover() *Hierarchy {
 	for _, dir := range p.folders() {
 		sweepGroups(dir)
 	}
+	cpushare.Sweep(p.v1["cpu"])
 	return p
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/internal/exec/cpushare"
 	"gatehouse/internal/sandbox"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +21,7 @@ import (
 // Group is the control group of one sandbox. The caller of New must remove it.
 type Group struct {
 	hierarchy *Hierarchy
+	share     *cpushare.Share   // of the processors, in version 1; nil for none
 	v2        string            // "" if there is none
 	v1        map[string]string // controller to folder
 	dirs      []string          // all of them
@@ -59,6 +61,12 @@ func (g *Group) createFolders(l sandbox.Limits) error {
 	for c, parent := range g.hierarchy.v1 {
 		if slices.Contains(g.hierarchy.in2, c) {
 			continue
+		}
+		if c == "cpu" {
+			if g.share, err = cpushare.JoinPrograms(parent); err != nil {
+				return err
+			}
+			parent = g.share.Dir()
 		}
 		if g.v1[c], err = mkdir(parent); err != nil {
 			return err
@@ -217,6 +225,7 @@ func (g *Group) Remove() error {
 	for _, dir := range g.dirs {
 		all = append(all, removeGroup(dir))
 	}
+	g.share.Leave()
 	return errors.Join(all...)
 }
 

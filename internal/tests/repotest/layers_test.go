@@ -62,6 +62,11 @@ var layers = [][]unit{
 			only: []string{"internal/mcp/rawjson"},
 			why:  "splitting bytes into lines needs only the id of a line that is too long",
 		},
+		{
+			path: "internal/exec/cpushare",
+			only: []string{"internal/exec/procid"},
+			why:  "processors are divided among names, whatever runs",
+		},
 		{path: "internal/access/certs", why: "the certificate follows from files and names, not from the caller"},
 		{path: "internal/access/passkey", why: "what an authenticator signs is verified without knowing users"},
 		{path: "internal/access/secret", why: "a secret must not depend on code that could print it"},
