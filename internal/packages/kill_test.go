@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -114,7 +115,11 @@ func checkObjects(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	for _, o := range objects {
-		if sum, err := hashFile(t.Context(), o); err != nil || sum != strings.TrimSuffix(filepath.Base(o), "x") {
+		sum, err := hashFile(t.Context(), o)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the manager removes those that no package has
+		}
+		if err != nil || sum != strings.TrimSuffix(filepath.Base(o), "x") {
 			t.Errorf("%s has the hash %s, %v", o, sum, err)
 		}
 	}
