@@ -1,6 +1,6 @@
 // A form for the arguments of a tool, made from their JSON Schema.
 import { useState } from "preact/hooks";
-import { html, Text } from "./ui.js";
+import { html, plain, Text } from "./ui.js";
 import { T } from "./texts.js";
 
 /** @param {any} s @returns {string} the type that a field is shown as */
@@ -38,11 +38,11 @@ function Field({ name, schema, id, required, value, onChange, onText }) {
   const help = schema.description;
   const describe = help ? id + "-help" : undefined;
   const common = { id, "aria-describedby": describe, "aria-required": required ? "true" : undefined };
-  const label = html`<label for=${id}><code>${name}</code>${schema.title && schema.title !== name ? html` <span><${Text}>${schema.title}<//></span>` : null}
+  const label = html`<label for=${id}><code><${Text}>${name}<//></code>${schema.title && schema.title !== name ? html` <span><${Text}>${schema.title}<//></span>` : null}
     ${required ? html`<span class="req">${T.required}</span>` : null}</label>`;
   const note = help ? html`<p class="help" id=${describe}><${Text}>${help}<//></p>` : null;
   if (kind === "object") {
-    return html`<fieldset class="field"><legend><code>${name}</code>${required ? html` <span class="req">${T.required}</span>` : null}</legend>${note}
+    return html`<fieldset class="field"><legend><code><${Text}>${name}<//></code>${required ? html` <span class="req">${T.required}</span>` : null}</legend>${note}
       <${SchemaForm} schema=${schema} value=${value ?? {}} prefix=${id} onText=${onText}
         onChange=${(/** @type {any} */ v) => onChange(Object.keys(v).length > 0 || required ? v : undefined)} /></fieldset>`;
   }
@@ -52,15 +52,15 @@ function Field({ name, schema, id, required, value, onChange, onText }) {
 
 /** @param {any} p */
 function Input({ kind, schema, name, common, required, value, onChange, onText }) {
-  const hint = schema.default !== undefined ? JSON.stringify(schema.default) : schema.examples?.[0] !== undefined ? String(schema.examples[0]) : "";
+  const hint = plain(schema.default !== undefined ? JSON.stringify(schema.default) : schema.examples?.[0]);
   switch (kind) {
     case "choice": {
       const options = schema.enum ?? schema.oneOf.map((/** @type {any} */ o) => o.const);
       const title = (/** @type {any} */ o, /** @type {number} */ i) => schema.oneOf?.[i]?.title ?? schema.enumNames?.[i] ?? String(o);
       return html`<select ...${common} value=${value === undefined ? "" : String(options.indexOf(value))}
         onChange=${(/** @type {any} */ e) => onChange(e.target.value === "" ? undefined : options[Number(e.target.value)])}>
-        ${required && value !== undefined ? null : html`<option value="">${schema.default !== undefined ? T.defaultIs(String(schema.default)) : T.choose}</option>`}
-        ${options.map((/** @type {any} */ o, /** @type {number} */ i) => html`<option value=${String(i)}>${title(o, i)}</option>`)}</select>`;
+        ${required && value !== undefined ? null : html`<option value="">${schema.default !== undefined ? T.defaultIs(plain(schema.default)) : T.choose}</option>`}
+        ${options.map((/** @type {any} */ o, /** @type {number} */ i) => html`<option value=${String(i)}>${plain(title(o, i))}</option>`)}</select>`;
     }
     case "choices": {
       const options = schema.items.enum ?? schema.items.anyOf.map((/** @type {any} */ o) => o.const);
@@ -69,7 +69,7 @@ function Input({ kind, schema, name, common, required, value, onChange, onText }
         <input type="checkbox" checked=${now.has(o)} onChange=${(/** @type {any} */ e) => {
           if (e.target.checked) now.add(o); else now.delete(o);
           onChange(now.size > 0 ? [...now] : undefined);
-        }} /> ${schema.items.anyOf?.[i]?.title ?? String(o)}</label>`)}</div>`;
+        }} /> <${Text}>${schema.items.anyOf?.[i]?.title ?? o}<//></label>`)}</div>`;
     }
     case "boolean":
       return html`<label class="switch"><input type="checkbox" role="switch" ...${common} checked=${value ?? schema.default ?? false}

@@ -53,6 +53,12 @@ export function Icon({ name, size = 18 }) {
 // What does not show, or changes how the rest shows: controls, marks of direction, spaces of no width, tags.
 const hidden = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]/gu;
 
+/** The name of a character that would hide. @param {string} c */
+const nameOf = (c) => c === "\u001b" ? "ESC" : "U+" + /** @type {number} */ (c.codePointAt(0)).toString(16).toUpperCase().padStart(4, "0");
+
+/** Text that others wrote, where only a text can be and no Text: in an attribute, or an option. @param {any} text */
+export function plain(text) { return String(text ?? "").replace(hidden, (c) => c === "\r" ? "" : `[${nameOf(c)}]`); }
+
 /** Text that others wrote: what would hide in it is shown by its number. @param {{children?: any}} p */
 export function Text({ children }) {
   const text = Array.isArray(children) ? children.join("") : String(children ?? "");
@@ -62,17 +68,19 @@ export function Text({ children }) {
   for (const m of text.matchAll(hidden)) {
     if (m[0] === "\r") continue;
     if (m.index > from) parts.push(text.slice(from, m.index));
-    const code = /** @type {number} */ (m[0].codePointAt(0)).toString(16).toUpperCase().padStart(4, "0");
-    parts.push(html`<span class="hidden-char" title=${T.hiddenCharacter}>${m[0] === "\u001b" ? "ESC" : "U+" + code}</span>`);
+    parts.push(html`<span class="hidden-char" title=${T.hiddenCharacter}>${nameOf(m[0])}</span>`);
     from = m.index + m[0].length;
   }
   parts.push(text.slice(from));
   return html`<bdi>${parts}</bdi>`;
 }
 
+/** What a part of a page shows: texts can be of others, so that they are shown as Text does. @param {any} v */
+const shownAs = (v) => typeof v === "string" ? html`<${Text}>${v}<//>` : v;
+
 /** @param {{tone?: string, children?: any, dot?: boolean}} p */
 export function Badge({ tone = "", children, dot }) {
-  return html`<span class=${"badge " + tone}>${dot ? html`<i class="dot" />` : null}${children}</span>`;
+  return html`<span class=${"badge " + tone}>${dot ? html`<i class="dot" />` : null}${shownAs(children)}</span>`;
 }
 
 /** @param {any} p */
@@ -84,13 +92,13 @@ export function Button({ kind = "", icon, children, busy, ...rest }) {
 /** @param {{title?: any, actions?: any, children?: any, flush?: boolean, id?: string}} p */
 export function Card({ title, actions, children, flush, id }) {
   return html`<section class="card" id=${id} aria-label=${typeof title === "string" ? title : undefined}>
-    ${title || actions ? html`<header class="card-head"><h2>${title}</h2><div class="row">${actions}</div></header>` : null}
+    ${title || actions ? html`<header class="card-head"><h2>${shownAs(title)}</h2><div class="row">${actions}</div></header>` : null}
     <div class=${flush ? "card-body flush" : "card-body"}>${children}</div></section>`;
 }
 
 /** @param {{title: string, sub?: any, actions?: any}} p */
 export function Head({ title, sub, actions }) {
-  return html`<div class="page-head"><div><h1 tabindex="-1">${title}</h1>${sub ? html`<p class="muted">${sub}</p>` : null}</div>
+  return html`<div class="page-head"><div><h1 tabindex="-1">${shownAs(title)}</h1>${sub ? html`<p class="muted">${shownAs(sub)}</p>` : null}</div>
     <div class="row wrap">${actions}</div></div>`;
 }
 
@@ -233,7 +241,7 @@ export function Dialog({ title, onClose, children, wide }) {
     return () => { el.close(); before?.focus?.(); };
   }, []);
   return html`<dialog ref=${ref} class=${wide ? "wide" : ""} aria-label=${title} onCancel=${(/** @type {Event} */ e) => { e.preventDefault(); onClose(); }}>
-    <header class="card-head"><h2>${title}</h2><button type="button" class="icon-button" onClick=${onClose} aria-label=${T.close}><${Icon} name="close" /></button></header>
+    <header class="card-head"><h2>${shownAs(title)}</h2><button type="button" class="icon-button" onClick=${onClose} aria-label=${T.close}><${Icon} name="close" /></button></header>
     <div class="card-body">${children}</div></dialog>`;
 }
 
@@ -256,11 +264,11 @@ export function useLoad(f, deps) {
 
 /** A line of names and values. @param {{of: [string, any][]}} p */
 export function Facts({ of }) {
-  return html`<dl class="facts">${of.filter(([, v]) => v !== undefined && v !== null && v !== "").map(([k, v]) => html`<div><dt>${k}</dt><dd>${v}</dd></div>`)}</dl>`;
+  return html`<dl class="facts">${of.filter(([, v]) => v !== undefined && v !== null && v !== "").map(([k, v]) => html`<div><dt>${shownAs(k)}</dt><dd>${shownAs(v)}</dd></div>`)}</dl>`;
 }
 
 /** @param {{columns: {title: string, of: (row: any) => any, num?: boolean}[], rows: any[], label: string, keyOf?: (row: any) => string}} p */
 export function Table({ columns, rows, label, keyOf }) {
   return html`<div class="table" tabindex="0" role="group" aria-label=${label}><table><thead><tr>${columns.map((c) => html`<th class=${c.num ? "num" : ""} scope="col">${c.title || html`<span class="sr">${T.actions}</span>`}</th>`)}</tr></thead>
-    <tbody>${rows.map((r, i) => html`<tr key=${keyOf ? keyOf(r) : i}>${columns.map((c) => html`<td class=${c.num ? "num" : ""}>${c.of(r)}</td>`)}</tr>`)}</tbody></table></div>`;
+    <tbody>${rows.map((r, i) => html`<tr key=${keyOf ? keyOf(r) : i}>${columns.map((c) => html`<td class=${c.num ? "num" : ""}>${shownAs(c.of(r))}</td>`)}</tr>`)}</tbody></table></div>`;
 }

@@ -1,6 +1,6 @@
 // Now: what waits for a yes, what happens, and what runs.
 import { useEffect, useState } from "preact/hooks";
-import { html, Age, Badge, bytes, Card, clockTime, Empty, Facts, Head, Icon, span, Text } from "../ui.js";
+import { html, Age, Badge, bytes, Card, clockTime, Empty, Facts, Head, Icon, plain, span, Text } from "../ui.js";
 import { T } from "../texts.js";
 import { has, run, state } from "../store.js";
 import { CLIENT } from "../rpc.js";
@@ -33,7 +33,7 @@ export default function Now() {
       </div>
       <div class="stack">
         <${Machine} info=${s.serverInfo} />
-        <${Card} title=${T.now.modules}><div class="chips">${modules.map(([id, m]) => html`<span class="chip" title=${m.error ?? m.state}><i class=${"dot " + (m.state === "running" ? "good" : "bad")}></i><${Text}>${id}<//> <span class="muted num">${m.tools?.length ?? 0}</span></span>`)}</div><//>
+        <${Card} title=${T.now.modules}><div class="chips">${modules.map(([id, m]) => html`<span class="chip" title=${plain(m.error ?? m.state)}><i class=${"dot " + (m.state === "running" ? "good" : "bad")}></i><${Text}>${id}<//> <span class="muted num">${m.tools?.length ?? 0}</span></span>`)}</div><//>
       </div>
     </div>`;
 }

@@ -44,7 +44,7 @@ function Find() {
     <${Failure} error=${error} />
     ${value?.hits.length === 0 ? html`<${Empty} icon="search" title=${T.nothingFound} />` : null}
     <div class="cards">${(value?.hits ?? []).map((/** @type {any} */ h) => html`<div class="card package"><div class="row between"><strong class="clip"><${Text}>${h.title ?? h.name}<//></strong><${Badge}>${h.found}<//></div>
-      <p class="muted small mono clip"><${Text}>${h.name}<//> ${h.version ?? ""}</p><p class="small lines-3"><${Text}>${h.description ?? ""}<//></p>
+      <p class="muted small mono clip"><${Text}>${h.name}<//> <${Text}>${h.version ?? ""}<//></p><p class="small lines-3"><${Text}>${h.description ?? ""}<//></p>
       <ul class="plain small muted">${h.facts.slice(0, 4).map((/** @type {string} */ f) => html`<li><${Text}>${f}<//></li>`)}</ul>
       ${h.missing ? html`<p class="bad-text small"><${Text}>${h.missing}<//></p>` : html`<div><${Button} icon="plus" disabled=${!has("package_install")} onClick=${() => setInstall(h)}>${P.install}<//></div>`}</div>`)}</div>
     ${value?.sources.filter((/** @type {any} */ s) => s.error).map((/** @type {any} */ s) => html`<p class="muted small"><${Text}>${s.kind}<//>: <${Text}>${s.error}<//></p>`)}
