@@ -158,8 +158,8 @@ func Replicated(ctx context.Context, f config.Folders, name string, file *sqlfil
 	return n.Close, nil
 }
 
-// LeaveCluster makes the data of this machine's node that of a host without a cluster, which keeps the users, tokens and
-// approvals that it has. It returns the folder in which the rest of the node's data stays.
+// LeaveCluster makes the data of this machine's node that of a host without a cluster, which keeps the users, tokens,
+// contexts and approvals that it has. It returns the folder in which the rest of the node's data stays.
 func LeaveCluster(ctx context.Context, f config.Folders) (old string, err error) {
 	dir := ClusterFolder(f.Data)
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
@@ -169,7 +169,7 @@ func LeaveCluster(ctx context.Context, f config.Folders) (old string, err error)
 		n.Close()
 		return "", errors.New("the node of this machine runs: stop it first, then leave")
 	}
-	for _, path := range []string{filepath.Join(f.Data, "identity.db"), ApprovalsFile(f)} {
+	for _, path := range []string{filepath.Join(f.Data, "identity.db"), ApprovalsFile(f), ContextsFile(f)} {
 		if err := sqllog.Forget(ctx, path); err != nil {
 			return "", err
 		}

@@ -2,6 +2,8 @@ package app
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 
@@ -45,7 +47,7 @@ func (a *App) fillSecrets() func(map[string]string) (map[string]secret.Text, err
 
 // openContexts opens the store of contexts that are created at run time. If it cannot be read, the host starts
 // without them, and callers that are bound to one of them find no context.
-func (a *App) openContexts(context.Context) error {
+func (a *App) openContexts(ctx context.Context) error {
 	fixed, err := a.fixedContexts(a.cfg)
 	if err != nil {
 		return err
@@ -70,6 +72,11 @@ func (a *App) openContexts(context.Context) error {
 		a.log.Error("contexts created at run time are left out: the file cannot be read", "file", path, "err", err)
 		if store, err = contextstore.Open("", o); err != nil {
 			return err
+		}
+	}
+	if r := a.replicate(ctx, "contexts"); r != nil {
+		if err := store.Replicate(r); err != nil {
+			return &SettingError{fmt.Errorf("contexts: %w", errors.Join(err, store.Close()))}
 		}
 	}
 	m := contextmanager.Options{

@@ -141,8 +141,8 @@ func clusterLeave(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "leave",
 		Short: "Make this machine a host without a cluster",
-		Long: `Make this machine a host without a cluster, which keeps the users, tokens and
-approvals that its node has now. Stop the host before. The other nodes go on without
+		Long: `Make this machine a host without a cluster, which keeps the users, tokens,
+contexts and approvals that its node has now. Stop the host before. The other nodes go on without
 it and show it as silent.`,
 		Example: `  gatehouse cluster leave`,
 		Args:    cobra.NoArgs,

@@ -20,6 +20,7 @@ import (
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/files/sqlfile"
 	"gatehouse/internal/modules/contextadmin"
 	"gatehouse/internal/modules/standard"
 	"gatehouse/tool"
@@ -87,6 +88,14 @@ func withContexts(
 	})
 	if err != nil {
 		return err
+	}
+	if _, err := os.Stat(app.ClusterFolder(cfg.Folders.Data)); err == nil { // this machine is, or was, a node
+		if err := b.Replicate(func(file *sqlfile.File, applied func() error) error {
+			_, err := app.Replicated(context.Background(), cfg.Folders, "contexts", file, applied)
+			return err // the connection ends with this process
+		}); err != nil {
+			return errors.Join(err, b.Close())
+		}
 	}
 	err = f(b, cfg, defined)
 	if errors.Is(err, contextstore.ErrFixed) {

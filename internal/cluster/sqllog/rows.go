@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"gatehouse/internal/files/sqlfile"
@@ -62,7 +63,7 @@ func position(ctx context.Context, q querier) (origin string, at uint64, err err
 	return origin, at, err
 }
 
-// table is a table whose rows are in the log. Rows are found by their primary key.
+// table is a table whose rows are in the log. Rows are found by their primary key, or by their number if there is none.
 type table struct {
 	name    string
 	columns []string
@@ -99,9 +100,9 @@ func tablesOf(ctx context.Context, db *sql.DB) ([]table, error) {
 			t.keys = append(t.keys, column)
 		}
 	}
-	for _, t := range all {
-		if len(t.keys) == 0 {
-			return nil, fmt.Errorf("table %s has no primary key, so its rows cannot be found on other nodes", t.name)
+	for i := range all {
+		if t := &all[i]; len(t.keys) == 0 {
+			t.columns, t.keys = append(t.columns, "rowid"), []string{"rowid"}
 		}
 	}
 	return all, rows.Err()
@@ -174,10 +175,19 @@ func captured(tx *sql.Tx) (all []string, err error) {
 	return all, rows.Err()
 }
 
-// empty reports whether no table ever had a row, as far as the file says.
-func (l *Log) empty(ctx context.Context, db *sql.DB) (bool, error) {
-	all, err := l.dump(ctx, db)
-	return len(all) == 0, err
+// untouched reports whether a file with the rows all has only those that a new file has.
+func (l *Log) untouched(ctx context.Context, all []string) (bool, error) {
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		return false, err
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1) // each connection has its own file
+	if _, err := db.ExecContext(ctx, l.file.Schema+l.file.Additions); err != nil {
+		return false, err
+	}
+	fresh, err := l.dump(ctx, db)
+	return slices.Equal(fresh, all), err
 }
 
 // dump returns the statements that fill empty tables with the rows of the file, and with its highest numbers, because

@@ -9,6 +9,7 @@
 package sqllog
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
@@ -110,12 +111,12 @@ func (l *Log) begin(ctx context.Context, db *sql.DB) error {
 		if err != nil || origin == first.ID {
 			return err
 		}
-		empty, err := l.empty(ctx, db)
+		all, err := l.dump(ctx, db)
 		if err != nil {
 			return err
 		}
-		if at > 0 || !empty {
-			return ErrOther
+		if own, err := l.untouched(ctx, all); err != nil || at > 0 || !own {
+			return cmp.Or(err, ErrOther)
 		}
 		return nil // it is filled from the log
 	}
@@ -125,7 +126,10 @@ func (l *Log) begin(ctx context.Context, db *sql.DB) error {
 func (l *Log) seed(ctx context.Context, db *sql.DB) (entry, error) {
 	e := entry{ID: rand.Text(), Node: l.node.ID()}
 	var err error
-	if e.Statements, err = l.dump(ctx, db); err != nil || len(e.Statements) == 0 {
+	if e.Statements, err = l.dump(ctx, db); err != nil {
+		return entry{}, err
+	}
+	if none, err := l.untouched(ctx, e.Statements); err != nil || none {
 		return entry{}, err
 	}
 	raw, err := encode(e)

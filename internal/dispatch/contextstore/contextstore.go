@@ -116,6 +116,15 @@ func Open(path string, o Options) (*Store, error) {
 	return b, nil
 }
 
+// Replicate makes the store the same on all nodes of a cluster: replicate gets its file, and what is called after each
+// change of another node.
+func (s *Store) Replicate(replicate func(file *sqlfile.File, applied func() error) error) error {
+	if s.file.Path == "" {
+		return nil
+	}
+	return replicate(&s.file, s.Refresh)
+}
+
 // Close closes the file.
 func (s *Store) Close() error { return s.file.Close() }
 
@@ -324,29 +333,23 @@ func changedOne(res sql.Result, err, otherwise error) error {
 
 // changeRecord changes one context: it runs f in its own transaction, which is one turn.
 func (s *Store) changeRecord(name string, f func(tx *sql.Tx, turn int64) error) error {
-	db, err := s.file.DB()
+	err := s.file.Change(context.Background(), func(tx *sql.Tx) error {
+		var turn int64
+		if err := tx.QueryRow("UPDATE turn SET n=n+1 RETURNING n").Scan(&turn); err != nil {
+			return err
+		}
+		if err := f(tx, turn); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.made == nil {
+			s.made = map[string]int64{}
+		}
+		s.made[name] = turn // before other processes can see it; if it fails, none can
+		return nil
+	})
 	if err != nil {
-		return err
-	}
-	tx, err := db.Begin()
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback()
-	var turn int64
-	if err := tx.QueryRow("UPDATE turn SET n=n+1 RETURNING n").Scan(&turn); err != nil {
-		return err
-	}
-	if err := f(tx, turn); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	if s.made == nil {
-		s.made = map[string]int64{}
-	}
-	s.made[name] = turn // before other processes can see it; if it fails, none can
-	s.mu.Unlock()
-	if err := tx.Commit(); err != nil {
 		return err
 	}
 	return s.Refresh()
