@@ -165,7 +165,8 @@ func (b *backupTools) ready(c *tool.Call) error {
 		return &tool.Refusal{
 			Code:    tool.CodeUnsupported,
 			Message: "this host keeps nothing on disk",
-			Next:    "Call a host that does, or use gatehouse backup on the command line.",
+			Next: "Call a host that does: gatehouse daemon start backup, and then gatehouse call with --daemon; " +
+				"or use gatehouse backup on the command line.",
 		}
 	}
 	return nil
