@@ -19,6 +19,9 @@ const alertQueue = 64
 // ApprovalsPage is the path of the page on which a person decides about a call; its id follows.
 const ApprovalsPage = "/#/approvals/"
 
+// ReviewPage is the path of the page on which a person reviews a task; its id follows.
+const ReviewPage = "/#/review/"
+
 // openAlerts makes what tells administrators that a call waits, and returns what is to be called with each. A private
 // host tells nobody.
 func (a *App) openAlerts() (asked func(approvals.Request)) {
@@ -31,23 +34,29 @@ func (a *App) openAlerts() (asked func(approvals.Request)) {
 		Contact: "https://gatehouse.invalid", Client: identity.PublicClient(), Log: a.log,
 		Hook: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	})
-	queue := make(chan string, alertQueue)
+	a.alertPaths = make(chan string, alertQueue)
 	a.addPart("alerts", func(ctx context.Context) error {
 		for {
 			select {
 			case <-ctx.Done():
 				return nil
-			case id := <-queue:
-				a.alerts.Send(ctx, ApprovalsPage+id)
+			case path := <-a.alertPaths:
+				a.alerts.Send(ctx, path)
 			}
 		}
 	})
-	return func(r approvals.Request) {
-		select {
-		case queue <- r.ID:
-		default:
-			a.log.Warn("too many alerts wait to be sent: one is dropped", "approval", r.ID)
-		}
+	return func(r approvals.Request) { a.tellPeople(ApprovalsPage + r.ID) }
+}
+
+// tellPeople sends administrators the link to a page, if they are told at all.
+func (a *App) tellPeople(path string) {
+	if a.alertPaths == nil {
+		return
+	}
+	select {
+	case a.alertPaths <- path:
+	default:
+		a.log.Warn("too many alerts wait to be sent: one is dropped", "page", path)
 	}
 }
 

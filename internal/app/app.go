@@ -125,20 +125,22 @@ type App struct {
 	spool     *spool.Spool
 	jobs      *jobs.Manager
 	approvals *approvals.Store
-	alerts    *alert.Sender  // nil on a private host
-	ledger    *audit.Ledger  // nil on a private host
-	usage     *metrics.Usage // nil on a private host
-	who       *identity.Service
-	ring      *seal.Ring
-	bus       bus.Bus
-	core      *core.Core // serves calls; the next fields are parts of it
-	host      *modulehost.Host
-	views     *views.Registry
-	embedder  func() (embed.Embedder, error) // returns the model of texts, or nil if there is none
-	limits    *limit.Limits
-	calls     *dispatch.Dispatcher
-	table     *session.Table
-	engine    *protocol.Engine
+	alerts    *alert.Sender // nil on a private host
+	// alertPaths are paths of pages to which links are to be sent; nil on a private host.
+	alertPaths chan string
+	ledger     *audit.Ledger  // nil on a private host
+	usage      *metrics.Usage // nil on a private host
+	who        *identity.Service
+	ring       *seal.Ring
+	bus        bus.Bus
+	core       *core.Core // serves calls; the next fields are parts of it
+	host       *modulehost.Host
+	views      *views.Registry
+	embedder   func() (embed.Embedder, error) // returns the model of texts, or nil if there is none
+	limits     *limit.Limits
+	calls      *dispatch.Dispatcher
+	table      *session.Table
+	engine     *protocol.Engine
 
 	pacing      atomic.Bool   // a rate was set, so it applies to all callers
 	connections atomic.Uint64 // number of connections that newline-framed listeners have accepted

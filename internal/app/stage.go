@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
@@ -41,7 +42,16 @@ func (a *App) openStage(context.Context) error {
 	}
 	a.stage = stage.New(stage.Options{
 		Dir: dir, Covers: shield.Closed, Lives: a.sessionLives, Log: a.log, Expire: s.Expire, Network: s.Network,
-		Scratch: scratch,
+		Scratch: scratch, Bytes: s.Bytes, Most: s.Tasks,
+		Expires: func(t stage.Task) {
+			a.publish("task.expires", struct {
+				Principal string    `json:"principal"`
+				Context   string    `json:"context"`
+				Task      string    `json:"task"`
+				At        time.Time `json:"at"`
+			}{t.Principal, t.Context, t.ID, t.Expires})
+			a.tellPeople(ReviewPage + t.ID)
+		},
 	})
 	a.cannotStage = sync.OnceValue(func() string {
 		if err := overlay.Probe(dir); err != nil {

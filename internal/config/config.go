@@ -239,6 +239,8 @@ type Children struct {
 // Stage configures the tasks of staged calls.
 type Stage struct {
 	Expire     time.Duration `doc:"How long a task waits for a review after its last call; then it is dropped. 0 means 14 days."`
+	Bytes      int64         `doc:"What one task may hold; 0 means 20 GiB." unit:"bytes"`
+	Tasks      int           `doc:"Open tasks of one principal; 0 means 50."`
 	Network    bool          `doc:"Let programs of staged calls use the network. What they do there cannot be taken back. Otherwise they have the loopback interface alone."`
 	Unattended bool          `doc:"Stage what no rule decides also for callers that no person is beside: their client cannot ask its user, and they did not log in as a person. What cannot be staged then waits for an operator."`
 	Scratch    []string      `doc:"Folders outside of those of the tools that programs of staged calls may change, and whose changes are dropped with the task; the default is the caches of the user. Everything else outside is read-only for them." kind:"path"`

@@ -277,7 +277,11 @@ func (s *Sender) Send(ctx context.Context, path string) (out Sent) {
 
 // callWebhook posts a link. The member text is what chat services show.
 func (s *Sender) callWebhook(ctx context.Context, link string) error {
-	body, err := json.Marshal(map[string]string{"text": "A call waits for approval: " + link, "link": link})
+	text := "A call waits for approval: "
+	if strings.Contains(link, "/#/review/") {
+		text = "A staged task expires soon: "
+	}
+	body, err := json.Marshal(map[string]string{"text": text + link, "link": link})
 	if err != nil {
 		return err
 	}

@@ -145,6 +145,9 @@ func TestALinkIsSentAndNothingElse(t *testing.T) {
 		`https://tools.example.com/#/approvals/ap_1"}`; s.bodies[0] != want {
 		t.Errorf("the webhook got %s", s.bodies[0])
 	}
+	if a.Send(t.Context(), "/#/review/st_1"); !strings.Contains(s.bodies[2], "A staged task expires soon: https://") {
+		t.Errorf("the webhook got %s", s.bodies[2])
+	}
 	if got := b.open(t, s.bodies[1]); got != `{"link":"/#/approvals/ap_1"}` {
 		t.Errorf("the browser got %s", got)
 	}

@@ -31,6 +31,7 @@ type repository struct {
 	ctx   context.Context // of the one command that commits
 	dir   string
 	index string
+	none  string // the name of no object, which is as long as all names of the repository
 }
 
 func (g repository) run(stdin []byte, args ...string) (string, error) {
@@ -60,11 +61,12 @@ func (t *Task) commit(ctx context.Context, all []Change, branch, by string) (r R
 		return r, err
 	}
 	defer os.RemoveAll(temp)
-	g := repository{ctx, t.Layers[i].Lower, filepath.Join(temp, "index")}
+	g := repository{ctx: ctx, dir: t.Layers[i].Lower, index: filepath.Join(temp, "index")}
 	head, err := g.run(nil, "rev-parse", "--verify", "HEAD^{commit}")
 	if err != nil {
 		return r, err
 	}
+	g.none = strings.Repeat("0", len(head))
 	if _, err := g.run(nil, "read-tree", head); err != nil {
 		return r, err
 	}
@@ -86,18 +88,18 @@ func (t *Task) commit(ctx context.Context, all []Change, branch, by string) (r R
 	if err != nil {
 		return r, err
 	}
-	_, err = g.run(nil, "update-ref", "refs/heads/"+branch, commit, strings.Repeat("0", len(commit)))
+	_, err = g.run(nil, "update-ref", "refs/heads/"+branch, commit, g.none)
 	return r, err
 }
 
 // addToIndex puts a change in the index. It reports false for what git does not store.
 func (t *Task) addToIndex(g repository, layer int, c Change) (bool, error) {
-	if c.Layer != layer || c.name == ".git" || strings.HasPrefix(c.name, ".git/") ||
+	if c.Layer != layer || slices.Contains(strings.Split(c.name, "/"), ".git") ||
 		c.Now.Type == Folder && c.Was.Type != File && c.Was.Type != Link {
 		return false, nil
 	}
 	if c.Now.Type != File && c.Now.Type != Link {
-		_, err := g.run([]byte("0 "+strings.Repeat("0", 40)+"\t"+c.name+"\x00"), "update-index", "-z", "--index-info")
+		_, err := g.run([]byte("0 "+g.none+"\t"+c.name+"\x00"), "update-index", "-z", "--index-info")
 		return err == nil && (c.Was.Type == File || c.Was.Type == Link), err
 	}
 	if c.Was.Type == None {

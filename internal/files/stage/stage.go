@@ -60,6 +60,7 @@ type Task struct {
 	Note      string    `json:"note,omitempty"`
 
 	dir   string
+	told  bool      // the administrators, that it expires soon
 	noted time.Time // since when calls may have changed names that are not recorded, by fileClock
 }
 
@@ -67,6 +68,7 @@ type Task struct {
 type stored struct {
 	*Task
 	Noted time.Time `json:"noted"`
+	Told  bool      `json:"told,omitempty"`
 }
 
 // Who is whose call is staged.
@@ -77,6 +79,7 @@ type Options struct {
 	Dir     string
 	Covers  func() []string   // what children must not see
 	Lives   func(string) bool // reports whether a session exists; nil means that none ends
+	Expires func(Task)        // is called once with a task that expires soon; nil tells the log alone
 	Log     *slog.Logger
 	Expire  time.Duration // after the last call; 0 means 14 days
 	Most    int           // open tasks of one principal; 0 means 50
@@ -127,14 +130,16 @@ func (m *Manager) load(id string) (*Task, error) {
 	}
 	in := stored{Task: t}
 	err := readJSON(filepath.Join(t.dir, taskFile), &in)
-	t.noted = in.Noted
+	t.noted, t.told = in.Noted, in.Told
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %s", ErrNotFound, id)
 	}
 	return t, err
 }
 
-func (t *Task) save() error { return writeJSON(filepath.Join(t.dir, taskFile), stored{t, t.noted}) }
+func (t *Task) save() error {
+	return writeJSON(filepath.Join(t.dir, taskFile), stored{t, t.noted, t.told})
+}
 
 func (t *Task) upper(i int) string { return filepath.Join(t.dir, "layers", fmt.Sprint(i), "upper") }
 func (t *Task) work(i int) string  { return filepath.Join(t.dir, "layers", fmt.Sprint(i), "work") }
@@ -455,32 +460,64 @@ func (m *Manager) Recover() error {
 	}
 	var errs []error
 	for _, t := range list {
+		if t.State == Open && !t.told && time.Until(t.Expires) < m.notice() {
+			errs = append(errs, m.tell(t.ID))
+			continue
+		}
 		if t.State == Open && time.Now().After(t.Expires) {
 			m.opts.Log.Warn("task expired, and what it changed is dropped", "task", t.ID, "principal", t.Principal)
 			errs = append(errs, m.end(t.ID, Expired, "nobody reviewed it in time"))
 			continue
-		}
-		if left := time.Until(t.Expires); t.State == Open && left < m.opts.Expire/5 {
-			m.opts.Log.Warn("task expires soon: gatehouse review shows it", "task", t.ID, "in", left.Round(time.Minute))
 		}
 		if t.State != Open && time.Now().After(t.Used.Add(2*m.opts.Expire)) && len(overlay.Users(t.dir+"/")) == 0 {
 			m.opts.Log.Info("task removed: what was accepted of it can be undone no longer", "task", t.ID)
 			removeTree(t.dir)
 			continue
 		}
-		errs = append(errs, m.locked(t.ID, func(t *Task, busy bool) error {
-			done, err := t.recover()
-			for _, r := range done {
-				m.opts.Log.Warn("an interrupted acceptance was finished", "task", t.ID, "files", len(r.Done),
-					"conflicts", len(r.Conflict))
-			}
-			if err == nil && t.State != Open && !busy {
-				removeTree(filepath.Join(t.dir, "layers"))
-			}
-			return err
-		}))
+		errs = append(errs, m.finish(t.ID))
 	}
 	return errors.Join(errs...)
+}
+
+// finish finishes what a crash interrupted of a task.
+func (m *Manager) finish(id string) error {
+	return m.locked(id, func(t *Task, busy bool) error {
+		done, err := t.recover()
+		for _, r := range done {
+			m.opts.Log.Warn("an interrupted acceptance was finished", "task", id, "files", len(r.Done),
+				"conflicts", len(r.Conflict))
+		}
+		if err == nil && t.State != Open && !busy {
+			removeTree(filepath.Join(t.dir, "layers"))
+		}
+		return err
+	})
+}
+
+// notice is how long before a task expires its administrators are told.
+func (m *Manager) notice() time.Duration { return m.opts.Expire / 5 }
+
+// tell says that a task expires soon, which is not before a notice has passed: no host may have run for weeks.
+func (m *Manager) tell(id string) error {
+	var soon *Task
+	err := m.locked(id, func(t *Task, _ bool) error {
+		if t.State != Open || t.told {
+			return nil
+		}
+		if t.told = true; time.Until(t.Expires) < m.notice()/2 {
+			t.Expires = time.Now().Add(m.notice())
+		}
+		soon = t
+		return t.save()
+	})
+	if err != nil || soon == nil {
+		return err
+	}
+	m.opts.Log.Warn("task expires soon: gatehouse review shows it", "task", id, "at", soon.Expires.Format(time.DateTime))
+	if m.opts.Expires != nil {
+		m.opts.Expires(*soon)
+	}
+	return m.finish(id)
 }
 
 // Results returns what was accepted and undone of a task, in order.

@@ -337,7 +337,8 @@ func TestTwentyTasksAtOnce(t *testing.T) {
 }
 
 func TestTasksAreDurableAndExpire(t *testing.T) {
-	m, real := open(t, Options{})
+	told := 0
+	m, real := open(t, Options{Expires: func(Task) { told++ }})
 	w := begin(t, m, "ann", real)
 	w.call(func(_ *View, root *os.Root) {
 		if err := root.WriteFile("f", []byte("new"), 0o644); err != nil {
@@ -355,12 +356,27 @@ func TestTasksAreDurableAndExpire(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	again.closeViews(true)
-	task, _ := again.load(w.id)
-	task.Expires = time.Now().Add(-time.Hour)
-	if err := errors.Join(task.save(), again.Recover()); err != nil {
-		t.Fatal(err)
+	late := func() *Task {
+		t.Helper()
+		task, err := again.load(w.id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		task.Expires = time.Now().Add(-time.Hour)
+		if err := errors.Join(task.save(), again.Recover(), again.Recover()); err != nil {
+			t.Fatal(err)
+		}
+		if task, err = again.load(w.id); err != nil {
+			t.Fatal(err)
+		}
+		return task
 	}
-	if task, _ = again.load(w.id); task.State != Expired {
+	// No host ran while it should have been told.
+	if task := late(); task.State != Open || told != 1 || time.Until(task.Expires) < 24*time.Hour {
+		t.Errorf("it is %s until %v, and was told %d times", task.State, task.Expires, told)
+	}
+	task := late()
+	if told != 1 || task.State != Expired {
 		t.Errorf("it is %s", task.State)
 	}
 	if _, err := os.Stat(filepath.Join(task.dir, "layers")); !errors.Is(err, fs.ErrNotExist) {
@@ -465,6 +481,12 @@ func TestATaskInUseStaysOpen(t *testing.T) {
 }
 
 func TestABranch(t *testing.T) {
+	for _, format := range []string{"sha1", "sha256"} {
+		t.Run(format, func(t *testing.T) { testBranch(t, format) })
+	}
+}
+
+func testBranch(t *testing.T, format string) {
 	git, err := exec.LookPath("git")
 	if err != nil {
 		t.Skip(err)
@@ -482,12 +504,12 @@ func TestABranch(t *testing.T) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	run("init", "-q")
+	run("init", "-q", "--object-format="+format)
 	run("add", ".")
 	run("commit", "-qm", "first")
 	head := run("rev-parse", "HEAD")
 	w := begin(t, m, "ann", real)
-	w.shell("echo more >>keep; rm drop; mkdir n; echo x >n/run; chmod +x n/run; echo l >x.log; ln -s keep l")
+	w.shell("echo more >>keep; rm drop; mkdir n; echo x >n/run; chmod +x n/run; echo l >x.log; ln -s keep l; mkdir -p n/.git; echo x >n/.git/x")
 	r, err := m.AcceptBranch(t.Context(), w.id, "agent/fix", Choice{By: "ann"})
 	if err != nil {
 		t.Fatal(err)

@@ -346,7 +346,7 @@ func (v *View) Leave(wrote bool) error {
 		if err = l.task.note(since); err == nil {
 			l.task.noted = noted
 		}
-		l.task.Used = time.Now()
+		l.task.Used, l.task.told = time.Now(), false
 		l.task.Expires = l.task.Used.Add(v.m.opts.Expire)
 		if fresh, lerr := v.m.load(l.task.ID); lerr == nil && fresh.State == Open {
 			err = errors.Join(err, l.task.save())

@@ -75,10 +75,12 @@ func TestAPersonIsAlerted(t *testing.T) {
 	worker.Run(counting)
 	deliver(t, b, p, h.url, `{"link":"`+link+`"}`)
 	deliver(t, b, p, h.url, `{"link":"https://evil.example/","title":"<b>evil</b>"}`)
-	worker.Until("self.displayed === 2")
+	deliver(t, b, p, h.url, `{"link":"/#/review/st_1"}`)
+	worker.Until("self.displayed === 3")
 	notes := play(p, `const r = await navigator.serviceWorker.getRegistration("/ui/push/");
 		return (await r.getNotifications()).map((n) => n.title + " " + n.body + n.data.link).sort().join("; ")`)
-	if want := "A call waits for approval /#/approvals; A call waits for approval " + link; notes != want {
+	if want := "A call waits for approval /#/approvals; A call waits for approval " + link +
+		"; A staged task expires soon /#/review/st_1"; notes != want {
 		t.Errorf("the notifications are %v, want %s", notes, want)
 	}
 }

@@ -1,15 +1,16 @@
-// The service worker of Web Push: it shows that a call waits, and opens the page that decides. A message has a path of
-// the pages and nothing else. The text that is shown is in the address of this script, because it is in js/texts.js.
-const title = new URL(self.location.href).searchParams.get("title") ?? "";
+// The service worker of Web Push: it shows that a call or a task waits, and opens its page. A message has a path of the
+// pages and nothing else. The texts that are shown are in the address of this script, because they are in js/texts.js.
+const texts = new URL(self.location.href).searchParams;
+const titleOf = (/** @type {string} */ path) => texts.get(path.startsWith("/#/review") ? "task" : "title") ?? "";
 
 /** @param {any} data */
-const pathOf = (data) => typeof data?.link === "string" && data.link.startsWith("/#/approvals") ? data.link : "/#/approvals";
+const pathOf = (data) => typeof data?.link === "string" && /^\/#\/(approvals|review)/.test(data.link) ? data.link : "/#/approvals";
 
 self.addEventListener("push", (/** @type {any} */ e) => {
   let data = null;
   try { data = e.data?.json(); } catch { /* another's message: the page shows what waits */ }
   const path = pathOf(data);
-  e.waitUntil(/** @type {any} */ (self).registration.showNotification(title, { tag: path, data: { link: path }, requireInteraction: true }));
+  e.waitUntil(/** @type {any} */ (self).registration.showNotification(titleOf(path), { tag: path, data: { link: path }, requireInteraction: true }));
 });
 
 self.addEventListener("notificationclick", (/** @type {any} */ e) => {

@@ -17,6 +17,7 @@ const possible = () => "serviceWorker" in navigator && "PushManager" in globalTh
 export async function register() {
   const address = new URL("../push.js", import.meta.url);
   address.searchParams.set("title", A.waits);
+  address.searchParams.set("task", A.expires);
   const made = await navigator.serviceWorker.register(trustedScript(address.href), { scope });
   const worker = made.installing ?? made.waiting;
   if (worker && !made.active) {

@@ -45,7 +45,7 @@ export const T = {
     always: "Always…", alwaysMore: "This rule goes first in the settings; from then on such calls are not held.", addRule: "Approve, and add this rule",
   },
   alerts: {
-    title: "Alerts", waits: "A call waits for approval", about: "A browser is told that a call waits, also while this page is closed. It gets a link and nothing about the call.",
+    title: "Alerts", waits: "A call waits for approval", expires: "A staged task expires soon", about: "A browser is told that a call waits, also while this page is closed. It gets a link and nothing about the call.",
     impossible: "This browser has no Web Push here: it needs https or localhost.", refused: "This browser does not allow notifications from this page.",
     here: "Alert this browser", test: "Try", remove: "End", browser: "Browser", user: "User", service: "Push service", since: "Since", webhook: "A webhook is told as well.",
     sent: (/** @type {number} */ n) => `${count(n, "alert", "alerts")} delivered`,
