@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -320,5 +321,31 @@ func TestAStateIsThatOfTheContent(t *testing.T) {
 	b.CTime, b.MTime = a.CTime, a.MTime // as a clock of ticks may date it
 	if a.same(b) {
 		t.Error("two contents are the same")
+	}
+}
+
+// The holes of a file stay holes.
+func TestAFileWithHolesIsAccepted(t *testing.T) {
+	m, real := open(t, Options{})
+	file := filepath.Join(real, "f")
+	w := begin(t, m, "ann", real)
+	w.shell("printf begin >f; truncate -s 512M f; printf middle >>f; truncate -s 1G f")
+	if r := w.accept(); len(r.Done) != 1 {
+		t.Fatal(r.Conflict)
+	}
+	var st syscall.Stat_t
+	if err := syscall.Stat(file, &st); err != nil || st.Size != 1<<30 || st.Blocks*512 > 64<<20 {
+		t.Errorf("it has %d bytes in %d blocks, %v", st.Size, st.Blocks, err)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for at, want := range map[int64]string{0: "begin\x00", 512 << 20: "middle\x00", 1<<30 - 1: "\x00"} {
+		b := make([]byte, len(want))
+		if _, err := f.ReadAt(b, at); err != nil || string(b) != want {
+			t.Errorf("at %d it has %q, %v", at, b, err)
+		}
 	}
 }

@@ -230,13 +230,36 @@ func linkTime(root *os.Root, name string, nanos int64) error {
 	return unix.UtimesNanoAt(int(dir.Fd()), base, t, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// clone copies a file, sharing its blocks where the file system can.
+// clone copies a file, sharing its blocks where the file system can, and keeping its holes.
 func clone(to, from *os.File) error {
 	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil {
 		return nil
 	}
-	_, err := io.Copy(to, from)
-	return err
+	size, err := from.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	for at := int64(0); at < size; {
+		data, err := from.Seek(at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			break // nothing but a hole is left
+		}
+		end := size
+		if err == nil {
+			end, err = from.Seek(data, unix.SEEK_HOLE)
+		}
+		if err != nil {
+			data, end = at, size // this file system does not tell
+		}
+		n, err := io.Copy(io.NewOffsetWriter(to, data), io.NewSectionReader(from, data, end-data))
+		if err != nil {
+			return err
+		}
+		if at = data + n; n < end-data {
+			return to.Truncate(at) // it became shorter meanwhile
+		}
+	}
+	return to.Truncate(size)
 }
 
 // mountsWithin returns the first mount below a folder, which an overlay would hide.
