@@ -317,7 +317,8 @@ func checkShares() finding {
 	}
 	return ok(
 		"processors: programs have a lower priority than the host, but a principal who runs many gets more than others",
-	).but("warn", "let the host make control groups with the controller cpu of version 1, as root has")
+	).but("warn", "let the host make control groups with the controller cpu; in a unit of systemd 254 or newer: "+
+		"Delegate=yes and DelegateSubgroup=host, and ProtectControlGroups=no")
 }
 
 // checkLists reports what decides about the commands of a host with allow or deny lists; nil without such lists.

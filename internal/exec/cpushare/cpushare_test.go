@@ -28,19 +28,19 @@ func names(t *testing.T, dir string) (all []string) {
 // A group is there as long as a program uses it. In a folder that is none of the kernel's, a file of the weight stays.
 func TestAGroupLivesAsLongAsItsPrograms(t *testing.T) {
 	at := t.TempDir()
-	first, err := Join(at, "one", false)
+	first, err := Join(Folder{Path: at}, "one", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := Join(at, "one", false)
+	second, err := Join(Folder{Path: at}, "one", false)
 	if err != nil || second.Dir() != first.Dir() {
 		t.Fatalf("the groups are %s and %s (%v)", first.Dir(), second.Dir(), err)
 	}
-	other, err := Join(at, "../other", false)
+	other, err := Join(Folder{Path: at}, "../other", false)
 	if err != nil || filepath.Dir(other.Dir()) != filepath.Dir(first.Dir()) || other.Dir() == first.Dir() {
 		t.Fatalf("the groups are %s and %s (%v)", first.Dir(), other.Dir(), err)
 	}
-	kept, err := Join(at, "one", true)
+	kept, err := Join(Folder{Path: at}, "one", true)
 	if err != nil || filepath.Dir(kept.Dir()) == filepath.Dir(first.Dir()) {
 		t.Fatalf("the group of what outlives the host is %s (%v)", kept.Dir(), err)
 	}

@@ -12,14 +12,17 @@ import (
 	"gatehouse/internal/exec/cpushare"
 	"gatehouse/internal/exec/keeper"
 	"gatehouse/internal/exec/procid"
+
+	"golang.org/x/sys/unix"
 )
 
 // cgroups holds the folders in which this host can make cgroups.
 type cgroups struct {
-	v2     string // version 2; "" if there is none
-	counts bool   // version 2 counts processes
-	pids   string // version 1, if it counts processes; "" otherwise
-	cpu    string // version 1, if it divides the processors; "" otherwise
+	v2      string // version 2; "" if there is none
+	counts  bool   // version 2 counts processes
+	divides bool   // version 2 divides the processors
+	pids    string // version 1, if it counts processes; "" otherwise
+	cpu     string // version 1, if it divides the processors; "" otherwise
 
 	noKeeper bool // tests set it, to do with the mark alone
 }
@@ -36,11 +39,15 @@ var hostGroups = sync.OnceValue(func() cgroups {
 		return cgroups{}
 	}
 	g := findGroups(string(mounts), string(own))
+	if parent := delegated(g.v2); parent != "" {
+		g.v2 = parent
+	}
 	for _, path := range []*string{&g.v2, &g.pids} {
 		if !usable(*path) {
 			*path = ""
 			continue
 		}
+		cpushare.Sweep(*path)
 		sweepLeft(*path)
 	}
 	if cpushare.Sweep(g.cpu); !usable(g.cpu) {
@@ -49,6 +56,7 @@ var hostGroups = sync.OnceValue(func() cgroups {
 	if g.v2 != "" {
 		b, _ := os.ReadFile(filepath.Join(g.v2, "cgroup.subtree_control"))
 		g.counts = slices.Contains(strings.Fields(string(b)), "pids")
+		g.divides = slices.Contains(strings.Fields(string(b)), "cpu")
 	}
 	return g
 })
@@ -113,6 +121,23 @@ func pathOf(in map[string]string, controller string) string {
 		}
 	}
 	return ""
+}
+
+// delegated returns the group of version 2 above this one if systemd gave it to the host (Delegate=, with
+// DelegateSubgroup=), or "". There is no process in it, so that the groups in it can have its controllers.
+func delegated(own string) string {
+	parent, value := filepath.Dir(own), make([]byte, 2)
+	n, err := unix.Getxattr(parent, "user.delegate", value)
+	if err != nil {
+		n, err = unix.Getxattr(parent, "trusted.delegate", value)
+	}
+	if own == "" || err != nil || string(value[:n]) != "1" {
+		return ""
+	}
+	for _, controller := range []string{"cpu", "pids", "memory"} {
+		put(parent, "cgroup.subtree_control", "+"+controller)
+	}
+	return parent
 }
 
 // below returns the folder of a group if only the part below root is mounted.

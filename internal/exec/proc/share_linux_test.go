@@ -12,7 +12,20 @@ import (
 	"gatehouse/internal/exec/procid"
 )
 
-// shareOf returns the group of a process for the controller cpu.
+// shares returns the group of this host for the controller cpu and the file of a weight, or skips the test.
+func shares(t *testing.T) (at, weight string) {
+	t.Helper()
+	switch g := hostGroups(); {
+	case g.divides:
+		return g.v2, "cpu.weight"
+	case g.cpu != "":
+		return g.cpu, "cpu.shares"
+	}
+	t.Skip("no group with the controller cpu can be made here")
+	return "", ""
+}
+
+// shareOf returns the group of a process for the controller cpu. In version 2 that is the one above its own.
 func shareOf(t *testing.T, pid int) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
@@ -23,16 +36,17 @@ func shareOf(t *testing.T, pid int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return findGroups(string(mounts), string(b)).cpu
+	g := findGroups(string(mounts), string(b))
+	if g.cpu == "" {
+		return filepath.Dir(g.v2)
+	}
+	return g.cpu
 }
 
 // Programs of one principal share a group, those of another have one of the same weight, and both together weigh less
 // than the host. Neither is left when its programs have ended.
 func TestPrincipalsShareTheProcessors(t *testing.T) {
-	at := hostGroups().cpu
-	if at == "" {
-		t.Skip("no group with the controller cpu can be made here")
-	}
+	at, weight := shares(t)
 	start := func(owner string) *Process {
 		p, err := Start(t.Context(), Spec{
 			Path: "/bin/sh", Args: []string{"-c", "sleep 1000 & setsid sleep 1000 & wait"}, Whole: true, Owner: owner,
@@ -58,8 +72,8 @@ func TestPrincipalsShareTheProcessors(t *testing.T) {
 		}
 	}
 	weights := map[string]int{}
-	for _, dir := range []string{first, third, all, at} {
-		b, err := os.ReadFile(filepath.Join(dir, "cpu.shares"))
+	for _, dir := range []string{first, third, all} {
+		b, err := os.ReadFile(filepath.Join(dir, weight))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,11 +107,9 @@ func TestPrincipalsShareTheProcessors(t *testing.T) {
 //
 //redteam:attack No principal takes the host from the others: one principal runs sixteen programs that calculate on the processor where another has one
 func TestManyProgramsGetNoMoreThanOne(t *testing.T) {
-	if hostGroups().cpu == "" {
-		t.Skip("no group with the controller cpu can be made here")
-	}
+	shares(t)
 	// All are bound to one processor.
-	const line = "taskset -c -p 0 $$ >/dev/null 2>&1 || exit 7; while :; do :; done"
+	const line = "taskset -p 1 $$ >/dev/null 2>&1 || exit 7; while :; do :; done"
 	start := func(owner string) *Process {
 		p, err := Start(t.Context(), Spec{Path: "/bin/sh", Args: []string{"-c", line}, Whole: true, Owner: owner})
 		if err != nil {

@@ -77,7 +77,7 @@ func (w *whole) prepare(cmd *exec.Cmd, spec *Spec) {
 	}
 	byV1 := spec.Processes > 0 && !w.in.counts && w.in.pids != ""
 	if w.in.v2 != "" && !byV1 {
-		w.makeV2(cmd, name, spec.Processes)
+		w.makeV2(cmd, name, spec.Owner, spec.Processes)
 	}
 	if w.in.pids != "" && w.v2 == "" {
 		w.makeV1(name, spec.Processes)
@@ -98,8 +98,15 @@ func (w *whole) mark(cmd *exec.Cmd) {
 	cmd.Env = append(slices.Clip(cmd.Env), w.marked)
 }
 
-func (w *whole) makeV2(cmd *exec.Cmd, name string, most int) {
-	path := filepath.Join(w.in.v2, name)
+func (w *whole) makeV2(cmd *exec.Cmd, name, owner string, most int) {
+	parent := w.in.v2
+	if w.in.divides {
+		share, err := cpushare.Join(cpushare.Folder{Path: parent, V2: true, Counts: w.in.counts}, owner, w.kept)
+		if err == nil {
+			w.share, parent = share, share.Dir()
+		}
+	}
+	path := filepath.Join(parent, name)
 	if os.Mkdir(path, 0o755) != nil {
 		return
 	}
@@ -129,10 +136,13 @@ func (w *whole) makeV1(name string, most int) {
 
 // SharesProcessors returns what divides the processors among principals, or "".
 func SharesProcessors() string {
-	if hostGroups().cpu == "" {
-		return ""
+	switch g := hostGroups(); {
+	case g.divides:
+		return "control groups (version 2)"
+	case g.cpu != "":
+		return "control groups (version 1)"
 	}
-	return "control groups (version 1)"
+	return ""
 }
 
 // enterShare moves this thread into the group that divides the processors among principals, so that the child inherits
@@ -141,7 +151,7 @@ func (w *whole) enterShare(owner string) {
 	if w.in.cpu == "" {
 		return
 	}
-	share, err := cpushare.Join(w.in.cpu, owner, w.kept)
+	share, err := cpushare.Join(cpushare.Folder{Path: w.in.cpu}, owner, w.kept)
 	if err != nil {
 		return
 	}
@@ -160,6 +170,7 @@ func (w *whole) withdraw(cmd *exec.Cmd) bool {
 	}
 	w.dir.Close()
 	os.Remove(w.v2)
+	w.share.Leave()
 	w.dir, w.v2 = nil, ""
 	cmd.SysProcAttr.UseCgroupFD = false
 	w.limit = false
@@ -176,7 +187,7 @@ func (w *whole) started(*exec.Cmd) {
 	if w.v1 != "" {
 		put(w.in.pids, "tasks", "0")
 	}
-	if w.share != nil {
+	if w.share != nil && w.in.cpu != "" {
 		put(w.in.cpu, "tasks", "0")
 	}
 }
