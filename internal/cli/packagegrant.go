@@ -21,7 +21,8 @@ type grantFlags struct {
 
 func (g *grantFlags) registerGrants(f *pflag.FlagSet) {
 	f.StringArrayVar(&g.folders, "allow-folder", nil,
-		"folder or file of this machine that it may read and write, or `PATH:ro` to read alone; can be repeated")
+		"folder or file of this machine that it may read and write, or `PATH:ro` to read alone, or PATH:roots for "+
+			"those of a client's roots that are in PATH; can be repeated")
 	f.StringArrayVar(&g.hosts, "allow-host", nil,
 		"what it may connect to, `HOST[:PORT]`; without a port 80 and 443; can be repeated")
 	f.StringArrayVar(&g.sockets, "allow-socket", nil, "Unix socket that it may use, `PATH`; can be repeated")

@@ -517,7 +517,8 @@ func (r *Record) ungranted() []string {
 	return slices.DeleteFunc(r.named(), func(path string) bool {
 		return slices.ContainsFunc(r.Grants.Folders, func(text string) bool {
 			folder, _ := grantedFolder(text)
-			return within(folder, realPath(path))
+			_, announced := announcedGrant(text) // not all of it, and nothing of it for a client without roots
+			return !announced && within(folder, realPath(path))
 		})
 	})
 }

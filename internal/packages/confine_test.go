@@ -3,6 +3,7 @@ package packages
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,5 +57,34 @@ func TestAConfinedPackageAnswers(t *testing.T) {
 	}
 	if err != nil || len(used) != 1 || used[0].Processes < 3 || used[0].Memory < 8<<20 || used[0].CPU <= 0 {
 		t.Errorf("it uses %+v, %v", used, err)
+	}
+}
+
+func TestAnnouncedFoldersAreOfOneClient(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Record{
+		ID: "one", Start: OnDemand, Source: Source{Kind: Command}, Command: "program", Args: []string{dir},
+		Confinement: Sandboxed, Grants: Grants{Folders: []string{dir + ":roots"}},
+	}
+	for mode, ok := range map[string]bool{"": true, SessionInstances: true, SharedInstances: false} {
+		r.Instances = mode
+		if err := r.checkRecord(); (err == nil) != ok {
+			t.Errorf("instances %q: %v", mode, err)
+		}
+	}
+	r.Instances = SharedInstances
+	if r.Confinement = ""; r.checkRecord() == nil { // as it is declared in the settings
+		t.Error("shared instances are declared with folders of clients")
+	}
+	r.Confinement = Sandboxed
+	if got := r.ungranted(); !slices.Equal(got, []string{dir}) {
+		t.Errorf("not granted: %q; want the folder of the arguments, which not every client announces", got)
+	}
+	r.Grants.Folders = append(r.Grants.Folders, dir)
+	if got := r.ungranted(); len(got) > 0 {
+		t.Errorf("not granted: %q", got)
 	}
 }

@@ -26,7 +26,7 @@ const (
 // Grants are what a package may use beside its own folders and the programs of the machine. The zero value is nothing,
 // with the default limits.
 type Grants struct {
-	Folders []string `json:"folders,omitempty" yaml:"folders" doc:"Folders and files of this host, at the same paths; PATH:ro to read alone."`
+	Folders []string `json:"folders,omitempty" yaml:"folders" doc:"Folders and files of this host, at the same paths; PATH:ro to read alone, PATH:roots for those of a client's roots that are in PATH."`
 	Hosts   []string `json:"hosts,omitempty" yaml:"hosts" doc:"What it may reach: HOST, HOST:PORT or *.HOST; without a port 80 and 443. Addresses that are not public have to be named as addresses."`
 	Sockets []string `json:"sockets,omitempty" yaml:"sockets" doc:"Unix sockets of this host, by their paths."`
 	Devices []string `json:"devices,omitempty" yaml:"devices" doc:"Devices of this host, by their paths below /dev."`
@@ -65,7 +65,11 @@ func announcedGrant(text string) (path string, ok bool) { return strings.CutSuff
 
 // grantsAnnounced reports whether what an instance may use depends on the roots of its caller.
 func (r *Record) grantsAnnounced() bool {
-	return r.Confinement == Sandboxed && slices.ContainsFunc(r.Grants.Folders, func(text string) bool {
+	return r.Confinement == Sandboxed && r.Grants.haveAnnounced()
+}
+
+func (g *Grants) haveAnnounced() bool {
+	return slices.ContainsFunc(g.Folders, func(text string) bool {
 		_, ok := announcedGrant(text)
 		return ok
 	})

@@ -257,6 +257,10 @@ func (r *Record) checkRecord() error {
 	case len(r.Env) > maxEnv || totalSize(slices.Collect(maps.Values(r.Env))) > maxText:
 		return invalid("env: at most %d variables, with %d bytes together", maxEnv, maxText)
 	}
+	if r.Instances == SharedInstances && r.Confinement != Trusted && r.Grants.haveAnnounced() {
+		return invalid("instances %q: one instance for all clients has the roots of none; grant folders without :roots, "+
+			"or choose %s", r.Instances, SessionInstances)
+	}
 	if err := r.checkRemote(); err != nil {
 		return err
 	}
