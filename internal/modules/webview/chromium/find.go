@@ -2,8 +2,10 @@ package chromium
 
 import (
 	"errors"
+	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 )
 
@@ -48,4 +50,30 @@ func FindProgram(program string) (string, error) {
 		}
 	}
 	return "", ErrNotFound
+}
+
+// behindLauncher returns the browser behind the launcher script of Debian and its like: prefix/lib/NAME/NAME for
+// prefix/bin/NAME. The script runs some twenty programs to find out flags which the host sets or which only a window needs;
+// that can take longer than the browser's own start. Any other program is returned as it is.
+func behindLauncher(program string) string {
+	name := filepath.Base(program)
+	behind := filepath.Join(filepath.Dir(filepath.Dir(program)), "lib", name, name)
+	if !startsWith(program, "#!") || !startsWith(behind, "\x7fELF") {
+		return program
+	}
+	if found, err := exec.LookPath(behind); err == nil { // it may be executed
+		return found
+	}
+	return program
+}
+
+func startsWith(path, magic string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	b := make([]byte, len(magic))
+	_, err = io.ReadFull(f, b)
+	return err == nil && string(b) == magic
 }
