@@ -110,6 +110,8 @@ type Request struct {
 	Recorded map[string]json.RawMessage // of earlier rounds
 	State    []byte
 	Depth    int
+	// agreed reports that the user was asked by the handler that makes this call within its own.
+	agreed bool
 	// Program is the call of a program that this is; nil for all others.
 	Program *module.InnerCall
 
@@ -321,7 +323,7 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 		f.req.Name = r.Entry.Name
 	}
 	const given = "=" + confirm.Given
-	if f.req.Recorded = maps.Clone(theirs); d.operatorConfirmed(r) {
+	if f.req.Recorded = maps.Clone(theirs); r.agreed || d.operatorConfirmed(r) {
 		if f.req.Recorded == nil {
 			f.req.Recorded = map[string]json.RawMessage{}
 		}
@@ -493,7 +495,7 @@ func (d *Dispatcher) publishFinished(r *Request, took time.Duration, res *Result
 }
 
 // Inner runs another tool for a running call, in the same view, with the same gate, limits and ledger, one level
-// deeper. The inner call cannot ask questions.
+// deeper. The inner call cannot ask questions; the handler may have asked before it, see confirm.WithAgreed.
 func (d *Dispatcher) Inner(
 	ctx context.Context,
 	who tool.Caller,
@@ -514,7 +516,10 @@ func (d *Dispatcher) Inner(
 	if err != nil {
 		return tool.Result{}, err
 	}
-	res, err := d.Do(ctx, &Request{Facts: &f, Entry: e, Method: "tools/call", Args: args, Depth: depth + 1})
+	res, err := d.Do(ctx, &Request{
+		Facts: &f, Entry: e, Method: "tools/call", Args: args, Depth: depth + 1,
+		agreed: confirm.Agreed(ctx, e.Name, args),
+	})
 	if res.Full != nil {
 		res.Result.Structured = res.Full
 	}

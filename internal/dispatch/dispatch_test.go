@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"gatehouse/internal/access/confirm"
 	"gatehouse/internal/access/permit"
 	"gatehouse/internal/dispatch"
 	"gatehouse/internal/dispatch/bus"
@@ -87,6 +88,48 @@ func first(t *testing.T, res dispatch.Result, err error) string {
 		return string(res.Full)
 	}
 	return res.Content[0].Text
+}
+
+// An inner call that needs an agreement runs if the handler around it has got the agreement, for these arguments of this
+// tool alone.
+func TestAnAgreementHoldsForOneInnerCall(t *testing.T) {
+	var w workshop
+	args := json.RawMessage(`{}`)
+	with := func(change func(context.Context) context.Context) tool.Handler {
+		return func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+			return w.deps.Call(change(ctx), c, "w_leaf", args)
+		}
+	}
+	w.tools = []tool.Tool{
+		made("w_leaf", tool.Writes, func(_ context.Context, c *tool.Call) (tool.Result, error) {
+			if err := confirm.Ask(c, "box", "Name it?", "box"); err != nil {
+				return tool.Result{}, err
+			}
+			return printableText("named")
+		}),
+		made("w_asked", tool.Writes, with(func(ctx context.Context) context.Context {
+			return confirm.WithAgreed(ctx, "w_leaf", args)
+		})),
+		made("w_tool", tool.Writes, with(func(ctx context.Context) context.Context {
+			return confirm.WithAgreed(ctx, "w_other", args)
+		})),
+		made("w_args", tool.Writes, with(func(ctx context.Context) context.Context {
+			return confirm.WithAgreed(ctx, "w_leaf", json.RawMessage(`{"a":1}`))
+		})),
+		made("w_plain", tool.Writes, with(func(ctx context.Context) context.Context { return ctx })),
+	}
+	visit(t, hosttest.Options{Policy: permit.Open(false)}, &w, func(t *testing.T, h *hosttest.Host) {
+		for name, want := range map[string]string{
+			"w_asked": "named", "w_tool": "denied:", "w_args": "denied:", "w_plain": "denied:",
+		} {
+			r := request(t, h, name, "")
+			r.Facts.Can = tool.CanElicit
+			res, err := h.Calls.Do(t.Context(), r)
+			if got := first(t, res, err); !strings.HasPrefix(got, want) {
+				t.Errorf("%s: got %q, want %q", name, got, want)
+			}
+		}
+	})
 }
 
 func TestCallsInsideCalls(t *testing.T) {

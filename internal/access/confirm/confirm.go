@@ -2,6 +2,8 @@
 package confirm
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 
@@ -67,4 +69,23 @@ func Ask(c *tool.Call, thing, question, confirm string) error {
 		return &tool.Refusal{Code: tool.CodeDeclined, Message: "nothing was done: the user did not agree"}
 	}
 	return nil
+}
+
+type agreedKey struct{}
+
+type agreement struct {
+	tool string
+	args json.RawMessage
+}
+
+// WithAgreed returns a context for one call of a tool from within another, whose handler has asked the user for what the
+// tool would ask for, because a call within another cannot ask.
+func WithAgreed(ctx context.Context, name string, args json.RawMessage) context.Context {
+	return context.WithValue(ctx, agreedKey{}, agreement{name, args})
+}
+
+// Agreed reports whether the context was made by WithAgreed for this call.
+func Agreed(ctx context.Context, name string, args json.RawMessage) bool {
+	a, ok := ctx.Value(agreedKey{}).(agreement)
+	return ok && a.tool == name && bytes.Equal(a.args, args)
 }

@@ -1,9 +1,16 @@
 package server
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+
+	"gatehouse/internal/access/confirm"
+	"gatehouse/module/moduletest"
+	"gatehouse/tool"
 )
 
 func TestTheHostsOwnListenersAreListed(t *testing.T) {
@@ -70,10 +77,37 @@ func TestAHostnameNeedsItsModule(t *testing.T) {
 	) {
 		t.Errorf("refused with %q", refused)
 	}
+	c.answer = moduletest.Accept(map[string]bool{"confirm": true})
 	if refused := c.call("server_set_name", `{"hostname":"box"}`, nil); !strings.Contains(
 		refused,
 		"system_set_hostname",
 	) {
 		t.Errorf("refused with %q", refused)
+	}
+}
+
+// The user is asked by the tool that the client called, and the other module's tool is told so. It is not called without
+// an agreement.
+func TestTheMachineIsNamedOnceTheUserAgreed(t *testing.T) {
+	var called []string
+	deps := moduletest.NewHost(t).Deps()
+	deps.Call = func(ctx context.Context, _ *tool.Call, name string, args json.RawMessage) (tool.Result, error) {
+		called = append(called, fmt.Sprintf("%s %s %t", name, args, confirm.Agreed(ctx, name, args)))
+		return tool.Result{}, nil
+	}
+	m, err := New(Config{Host: newFakeHost()})(t.Context(), deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close(context.Background()) })
+	c := &caller{t: t, module: m, roles: []string{"admin"}, can: tool.CanElicit, answer: moduletest.Decline()}
+	if refused := c.call("server_set_name", `{"hostname":"box"}`, nil); !strings.HasPrefix(refused, "declined:") || len(called) != 0 {
+		t.Errorf("declined: %q, called %q", refused, called)
+	}
+	c.answer = moduletest.Accept(map[string]bool{"confirm": true})
+	var out nameOut
+	if refused := c.call("server_set_name", `{"hostname":"box"}`, &out); refused != "" || out.Hostname != "box" ||
+		!slices.Equal(called, []string{`system_set_hostname {"hostname":"box"} true`}) {
+		t.Errorf("refused with %q, got %+v, called %q", refused, out, called)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"gatehouse/internal/access/confirm"
 	"gatehouse/tool"
 )
 
@@ -16,6 +17,7 @@ type nameIn struct {
 	Name     *string `json:"name,omitempty" doc:"display name; empty for the default" max:"64"`
 	Clear    bool    `json:"clear,omitempty" doc:"restore the default name"`
 	Hostname string  `json:"hostname,omitempty" doc:"network name of the machine: lower-case letters, digits and -" max:"63"`
+	Confirm  string  `json:"confirm,omitempty" doc:"the hostname, once the user has agreed; needs the setting approvals.callers_word" max:"63"`
 }
 
 type nameOut struct {
@@ -25,8 +27,11 @@ type nameOut struct {
 
 var isHostname = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 
-// setHostname sets the network name of the machine by the tool of another module, whose rules and question hold.
-func (s *server) setHostname(ctx context.Context, c *tool.Call, name string) error {
+const hostnameTool = "system_set_hostname"
+
+// setHostname sets the network name of the machine by the tool of another module, whose rules hold. The user is asked
+// here, because a call within another cannot ask.
+func (s *server) setHostname(ctx context.Context, c *tool.Call, name, word string) error {
 	if !isHostname.MatchString(name) {
 		return tool.Refuse(tool.CodeInvalidArguments,
 			"hostname is %q; expected lower-case letters, digits and -, without - at the ends", name)
@@ -38,9 +43,12 @@ func (s *server) setHostname(ctx context.Context, c *tool.Call, name string) err
 	if err != nil {
 		return err
 	}
-	res, err := s.deps.Call(ctx, c, "system_set_hostname", args)
+	if err := confirm.Ask(c, name, fmt.Sprintf("Set the network name of this machine to %q?", name), word); err != nil {
+		return err
+	}
+	res, err := s.deps.Call(confirm.WithAgreed(ctx, hostnameTool, args), c, hostnameTool, args)
 	if err != nil {
-		return fmt.Errorf("system_set_hostname, which names the machine: %w", err)
+		return fmt.Errorf("%s, which names the machine: %w", hostnameTool, err)
 	}
 	if res.IsError && len(res.Content) > 0 {
 		return tool.Refuse(tool.CodeFailed, "the machine was not named: %s", res.Content[0].Text)
@@ -61,7 +69,7 @@ func (s *server) setName(ctx context.Context, c *tool.Call, in nameIn) (nameOut,
 		}
 	}
 	if in.Hostname != "" {
-		if err := s.setHostname(ctx, c, in.Hostname); err != nil {
+		if err := s.setHostname(ctx, c, in.Hostname, in.Confirm); err != nil {
 			return nameOut{}, err
 		}
 		if in.Name == nil && !in.Clear {
