@@ -28,6 +28,10 @@ func TestMain(m *testing.M) {
 		serveChanging(path)
 		return
 	}
+	if os.Getenv(sayingVariable) != "" {
+		serveHostileTexts()
+		return
+	}
 	if canary := os.Getenv(hostileVariable); canary != "" {
 		serveHostile(canary)
 		return
