@@ -68,3 +68,22 @@ func TestPythonClientIsIssuedTokens(t *testing.T) {
 	}
 	got.holds(t)
 }
+
+// The official Go client does the same, in both eras.
+func TestGoSDKClientIsIssuedTokens(t *testing.T) {
+	bin := buildGoSDK(t)
+	for _, revision := range []string{"2025-11-25", modernRevision} {
+		t.Run(revision, func(t *testing.T) {
+			up := oauthtest.NewIssuer(t)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			out := output(t,
+				exec.CommandContext(ctx, bin, "issued", revision, up.URL, oauthtest.User, oauthtest.Password))
+			var got issued
+			if err := json.Unmarshal(out, &got); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			got.holds(t)
+		})
+	}
+}

@@ -29,9 +29,12 @@ func main() {
 	defer cancel()
 	var got any
 	var err error
-	if len(os.Args) > 1 && os.Args[1] == "oauth" {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == "oauth":
 		got, err = admit(ctx, os.Args[2:])
-	} else {
+	case len(os.Args) > 1 && os.Args[1] == "issued":
+		got, err = issue(ctx, os.Args[2:])
+	default:
 		got, err = try(ctx, os.Args[1:])
 	}
 	if err == nil {
