@@ -163,22 +163,23 @@ func (e *Entry) append(b, who []byte, seen *seen) []byte {
 		b = strconv.AppendInt(b, int64(e.Depth), 10)
 		b = append(b, ',')
 	}
+	reason := e.Reason
 	if len(e.Args) > 0 {
 		h := sha256.Sum256(e.Args)
 		b = append(b, `"digest":"`...)
 		b = hex.AppendEncode(b, h[:])
 		b = append(b, `","args":`...)
 		from := len(b)
-		if b = redactShaped(b, e.Args, &seen.members, seen.secrets.secretsOf(e.Input), private[e.Tool], seen.secrets.shapeOf(e.Input)); rawjson.Check(
-			b[from:],
-			0,
-		) != nil {
+		var masked [][]byte
+		b, masked = redact(b, e.Args, &seen.members, seen.secrets.secretsOf(e.Input), private[e.Tool], seen.secrets.shapeOf(e.Input))
+		if rawjson.Check(b[from:], 0) != nil {
 			b = append(b[:from], left...) // they were not validated, and the line must stay valid JSON
 		}
+		reason = hideMasked(reason, masked)
 		b = append(b, ',')
 	}
 	b = appendMember(b, "outcome", e.Outcome)
-	b = appendReason(b, e.Reason)
+	b = appendReason(b, reason)
 	b = appendMember(b, "rule", e.Rule)
 	if e.Took > 0 {
 		b = append(b, `"ms":`...)

@@ -24,20 +24,16 @@ const (
 
 // redact appends arguments without their secrets, at most 2 KiB. It masks the values of members whose
 // name or schema marks them as secret, of the members in private, and, within other texts, the value
-// after words like "password=".
-func redact(dst []byte, args json.RawMessage, names *memberNames, secret, private map[string]bool) []byte {
-	return redactShaped(dst, args, names, secret, private, nil)
-}
-
-// redactShaped also masks members that the schema does not allow, because their content is unknown, and
-// a password under a wrong name is a common reason for a refused call.
-func redactShaped(
+// after words like "password=". It also masks members that the schema does not allow, because their
+// content is unknown, and a password under a wrong name is a common reason for a refused call. It
+// returns the masked texts too, because the tool's own message may quote them.
+func redact(
 	dst []byte,
 	args json.RawMessage,
 	names *memberNames,
 	secret, private map[string]bool,
 	sh *shape,
-) []byte {
+) (line []byte, masked [][]byte) {
 	r := redactor{
 		dst:     dst,
 		cur:     rawjson.At(args),
@@ -48,9 +44,24 @@ func redactShaped(
 	}
 	r.redactValue(0, sh)
 	if n := len(r.dst) - len(dst); n == 0 || n > longestArgs {
-		return append(dst, left...)
+		return append(dst, left...), r.masked
 	}
-	return r.dst
+	return r.dst, r.masked
+}
+
+// hideMasked returns a message without the texts that were masked in the arguments it is about. Texts of less than four
+// characters stay, because they would be found within words.
+func hideMasked(message string, masked [][]byte) string {
+	for _, v := range masked {
+		text, ok := rawjson.String(v)
+		if !ok || len(text) < 4 || len(text) > len(message) {
+			continue
+		}
+		message = strings.ReplaceAll(message, text, "***")
+		quoted := strconv.Quote(text)
+		message = strings.ReplaceAll(message, quoted[1:len(quoted)-1], "***")
+	}
+	return message
 }
 
 type redactor struct {
@@ -61,6 +72,7 @@ type redactor struct {
 
 	names           *memberNames
 	secret, private map[string]bool
+	masked          [][]byte // values of members, as they stand in the arguments
 }
 
 func (r *redactor) redactValue(depth int, sh *shape) {
@@ -104,7 +116,7 @@ func (r *redactor) object(depth int, sh *shape) {
 		r.dst = append(r.dst, ':')
 		member, allowed := sh.member(key)
 		if !allowed || r.names.secret(key) || r.secret[string(key)] || r.private[string(key)] {
-			r.cur.Value()
+			r.masked = append(r.masked, r.cur.Value())
 			r.dst = append(r.dst, mask...)
 			continue
 		}

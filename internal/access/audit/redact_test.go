@@ -9,6 +9,11 @@ import (
 	"gatehouse/internal/mcp/schema"
 )
 
+func redactedArgs(args json.RawMessage, names *memberNames, secret map[string]bool) []byte {
+	got, _ := redact(nil, args, names, secret, nil, nil)
+	return got
+}
+
 func TestSecretsAreMasked(t *testing.T) {
 	in, err := schema.Compile(json.RawMessage(`{"type":"object","properties":{
 		"code":{"type":"string","writeOnly":true},
@@ -41,8 +46,24 @@ func TestSecretsAreMasked(t *testing.T) {
 		`"text"`: `"text"`,
 		`null`:   `null`,
 	} {
-		if got := string(redact(nil, json.RawMessage(args), names, c.secretsOf(in), nil)); got != want {
+		if got := string(redactedArgs(json.RawMessage(args), names, c.secretsOf(in))); got != want {
 			t.Errorf("%s:\ngot  %s\nwant %s", args, got, want)
+		}
+	}
+}
+
+// A tool's message quotes what a caller gave as the name of a secret, which may be the secret itself.
+//
+//redteam:attack What destroys is written down before it begins: a tool's refusal quotes a masked argument
+func TestReasonsQuoteNoMaskedArguments(t *testing.T) {
+	for args, reason := range map[string]string{
+		`{"secret":"hunter2hunter2"}`:                 "this host has no secret hunter2hunter2",
+		`{"note":"n","token":"hunter2hunter2 \"a\""}`: `there is no hunter2hunter2 "a"`,
+		`{"password":"hunter2hunter2\n"}`:             `the text "hunter2hunter2\n" is too short`,
+	} {
+		e := Entry{Kind: "call", Args: json.RawMessage(args), Outcome: "refused", Reason: reason}
+		if line := string(e.append(nil, nil, &seen{})); strings.Contains(line, "hunter2") || !strings.Contains(line, "***") {
+			t.Errorf("%s: %s", args, line)
 		}
 	}
 }
@@ -101,13 +122,13 @@ func TestLongArgumentsAreCut(t *testing.T) {
 		"key":    `{"` + strings.Repeat(`\u0001`, 3000) + `":1}`,
 		"number": `{"n":` + strings.Repeat("1", 5000) + `}`,
 	} {
-		got := redact(nil, json.RawMessage(args), nil, nil, nil)
+		got := redactedArgs(json.RawMessage(args), nil, nil)
 		if len(got) > longestArgs || !json.Valid(got) || !strings.Contains(string(got), "…") {
 			t.Errorf("%s: got %d bytes: %s", name, len(got), got)
 		}
 	}
-	if got := string(redact(nil, json.RawMessage(`{"content":"`+long+`","path":"a"}`),
-		nil, nil, nil)); !strings.HasSuffix(
+	if got := string(redactedArgs(json.RawMessage(`{"content":"`+long+`","path":"a"}`),
+		nil, nil)); !strings.HasSuffix(
 		got,
 		`… 8000 bytes","path":"a"}`,
 	) {
@@ -147,7 +168,7 @@ func FuzzRedact(f *testing.F) {
 		if rawjson.Check(args, 0) != nil {
 			return
 		}
-		got := redact(nil, args, &memberNames{}, map[string]bool{"hidden": true}, nil)
+		got := redactedArgs(args, &memberNames{}, map[string]bool{"hidden": true})
 		if len(got) > longestArgs {
 			t.Errorf("%d bytes", len(got))
 		}
