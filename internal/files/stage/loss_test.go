@@ -47,7 +47,7 @@ func TestNewFilesInADeletedFolderStay(t *testing.T) {
 			w.shell(line)
 			write(t, filepath.Join(real, "d/sub/mine"), "mine")
 			write(t, filepath.Join(real, "d/sub/made/mine"), "mine")
-			nextTick(fileClock())
+			nextTick(time.Now())
 			w.shell("echo later >later")
 			r := w.accept()
 			has(t, real, map[string]string{
@@ -90,7 +90,7 @@ func TestAPersonMakesAFolderOfTheName(t *testing.T) {
 				t.Fatal(err)
 			}
 			write(t, filepath.Join(real, "d/mine"), "mine")
-			nextTick(fileClock())
+			nextTick(time.Now())
 			w.shell(":")
 			w.accept()
 			has(t, real, map[string]string{"d/mine": "mine"})
@@ -104,7 +104,7 @@ func TestAFolderMovedIntoADeletedOneStays(t *testing.T) {
 	write(t, filepath.Join(real, "d/old"), "old")
 	aside := filepath.Join(filepath.Dir(real), "aside")
 	write(t, filepath.Join(aside, "sub/mine"), "mine")
-	nextTick(fileClock())
+	nextTick(time.Now())
 	w := begin(t, m, "ann", real)
 	w.call(func(_ *View, root *os.Root) {
 		if err := root.RemoveAll("d"); err != nil {
@@ -181,7 +181,7 @@ func TestAFileMadeAgainStays(t *testing.T) {
 		}
 	})
 	write(t, file, "mine")
-	nextTick(fileClock())
+	nextTick(time.Now())
 	w.shell(":")
 	if r := w.accept(); len(r.Conflict) != 1 {
 		t.Errorf("conflicts: %v", r.Conflict)
@@ -221,7 +221,7 @@ func TestACallThatEndsBesideAnother(t *testing.T) {
 		}
 		w.call(func(_ *View, root *os.Root) {
 			write(t, file, "a person's")
-			nextTick(fileClock())
+			nextTick(time.Now())
 		})
 		if err := root.WriteFile("f", append(old, " and new"...), 0o644); err != nil {
 			t.Fatal(err)

@@ -64,7 +64,7 @@ func (m *Manager) CannotStage(folder string) string {
 // Enter gives a call the view of its task. folders are those that the view has, without links. writes means that the
 // call may change something. The caller calls Leave.
 func (m *Manager) Enter(id string, folders []string, writes bool) (*View, error) {
-	asked := fileClock()
+	asked := time.Now()
 	m.mu.Lock()
 	l := m.live[id]
 	if l == nil {
@@ -106,10 +106,11 @@ func (m *Manager) Enter(id string, folders []string, writes bool) (*View, error)
 	return v, nil
 }
 
-// nextTick returns when files are dated later than at a time by fileClock. So a change before a call can be told from one
-// during it.
+// nextTick returns when files are dated later than a time by time.Now. So a change before a call can be told from one
+// during it. A tick may come late, and a kernel with multigrain timestamps (Linux 6.13) dates some files by the finer
+// clock, so a later time by fileClock alone may still be before such a date.
 func nextTick(at time.Time) {
-	for end := time.Now().Add(2 * longestTick); !fileClock().After(at) && time.Now().Before(end); {
+	for end := time.Now().Add(10 * longestTick); !fileClock().After(at) && time.Now().Before(end); {
 		time.Sleep(longestTick / 20)
 	}
 }
