@@ -165,6 +165,7 @@ type walker struct {
 	each  func(Change) error
 	known map[place]base // names that are not to be reported, unless the view hides now what is below; nil reports all
 	since int64          // when the oldest call began that may have changed what is not known
+	quick bool           // leave out what is the same at any later time: what came below names that hide the folder
 	seen  int
 }
 
@@ -180,29 +181,34 @@ const (
 // walk calls each for every name that the upper folder changes, and for those that do not differ any more. merged means
 // that the view shows the lower folder too.
 func (w *walker) walk(name string, merged bool, d doubt) error {
-	names, err := list(w.upper, name)
-	if err != nil {
+	entries, err := list(w.upper, name)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoFolder) {
+		entries = nil // deleted meanwhile
+	} else if err != nil {
 		return err
 	}
 	has := map[string]bool{}
-	for _, n := range names {
-		if has[n] = true; isTemp(n) {
+	for _, e := range entries {
+		if has[e.Name()] = true; isTemp(e.Name()) {
 			continue
 		}
-		if err := w.entry(path.Join(name, n), merged, d); err != nil {
+		if err := w.entry(path.Join(name, e.Name()), e.IsDir(), merged, d); err != nil {
 			return err
 		}
 	}
-	if merged {
+	if merged || w.quick && d == late {
 		return nil
 	}
 	return w.below(name, has, d)
 }
 
 // entry reports a name of the upper folder; merged means that the folder that contains it shows the lower one too.
-func (w *walker) entry(name string, merged bool, d doubt) error {
+func (w *walker) entry(name string, folder, merged bool, d doubt) error {
 	if b, ok := w.known[place{w.layer, name}]; ok {
-		return w.enter(name, b, merged, d)
+		if w.quick && !folder && !b.Merged {
+			return nil
+		}
+		return w.enter(name, b, folder, merged, d)
 	}
 	now, err := stateOf(w.upper, name)
 	if err != nil {
@@ -247,24 +253,20 @@ func (w *walker) touched(dir string) bool {
 }
 
 // enter looks for names that are not known below one that is.
-func (w *walker) enter(name string, b base, merged bool, d doubt) error {
-	now, err := w.upper.Lstat(name)
-	if err != nil {
-		return nil // deleted meanwhile
-	}
-	if now.IsDir() {
+func (w *walker) enter(name string, b base, folder, merged bool, d doubt) (err error) {
+	if folder && merged && b.State.Type == Folder {
 		s, err := stateOf(w.upper, name)
 		if err != nil {
 			return err
 		}
-		if merged && b.State.Type == Folder && !s.opaque {
+		if s.Type == Folder && !s.opaque {
 			return w.walk(name, true, d)
 		}
 	}
 	if d, err = w.hide(b, d); err != nil {
 		return err
 	}
-	if now.IsDir() {
+	if folder {
 		return w.walk(name, false, d)
 	}
 	return w.below(name, nil, d)
@@ -298,18 +300,18 @@ func (w *walker) deleted(name string, d doubt) (err error) {
 
 // below reports what a lower folder has, but for some names, as deleted.
 func (w *walker) below(name string, except map[string]bool, d doubt) error {
-	names, err := list(w.lower, name)
+	entries, err := list(w.lower, name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoFolder) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	for _, n := range names {
-		if except[n] {
+	for _, e := range entries {
+		if except[e.Name()] {
 			continue
 		}
-		if err := w.deleted(path.Join(name, n), d); err != nil {
+		if err := w.deleted(path.Join(name, e.Name()), d); err != nil {
 			return err
 		}
 	}
@@ -335,8 +337,9 @@ func (w *walker) report(name string, was, now State, merged bool, d doubt) error
 
 var errNoFolder = errors.New("it is not a folder")
 
-func list(root *os.Root, name string) ([]string, error) {
-	info, err := root.Lstat(name)
+// list returns what is in a folder, by name.
+func list(root *os.Root, name string) ([]fs.DirEntry, error) {
+	info, err := root.Lstat(name) // because opening follows links
 	if errors.Is(err, syscall.ENOTDIR) {
 		return nil, errNoFolder
 	}
@@ -351,9 +354,9 @@ func list(root *os.Root, name string) ([]string, error) {
 		return nil, err
 	}
 	defer d.Close()
-	names, err := d.Readdirnames(-1)
-	slices.Sort(names)
-	return names, err
+	entries, err := readDir(d)
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return cmp.Compare(a.Name(), b.Name()) })
+	return entries, err
 }
 
 // isTemp reports whether a name is that of a temporary file that a killed writer left.
@@ -370,7 +373,7 @@ func (t *Task) Changes() (all []Change, err error) {
 	}
 	files := map[[2]uint64]string{}
 	for i := range t.Layers {
-		err := t.walkLayer(i, nil, math.MaxInt64, func(c Change) error {
+		err := t.walkLayer(i, &walker{since: math.MaxInt64}, func(c Change) error {
 			if c.Was.same(c.Now) {
 				return nil
 			}
@@ -397,13 +400,14 @@ func (t *Task) Changes() (all []Change, err error) {
 	return all, nil
 }
 
-func (t *Task) walkLayer(i int, known map[place]base, since int64, each func(Change) error) error {
+// walkLayer calls each for the changes of a layer that w does not leave out.
+func (t *Task) walkLayer(i int, w *walker, each func(Change) error) error {
 	r, err := t.openLayer(i)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	w := &walker{layerRoots: r, layer: i, base: t.Layers[i].Lower, each: each, known: known, since: since}
+	w.layerRoots, w.layer, w.base, w.each = r, i, t.Layers[i].Lower, each
 	was, err := stateOf(r.lower, ".")
 	if err != nil {
 		return err
@@ -412,7 +416,7 @@ func (t *Task) walkLayer(i int, known map[place]base, since int64, each func(Cha
 	if err != nil {
 		return err
 	}
-	if _, ok := known[place{i, "."}]; !ok && was.Mode != now.Mode {
+	if _, ok := w.known[place{i, "."}]; !ok && was.Mode != now.Mode {
 		if err := w.report(".", was, now, true, sure); err != nil {
 			return err
 		}
@@ -443,15 +447,16 @@ func ETag(all []Change) string {
 }
 
 // note records the states of names that the view has changed for the first time. since is when the oldest call began
-// that may have changed them.
-func (t *Task) note(since time.Time) error {
+// that may have changed them. quick leaves to a later call without it what it would record as well.
+func (t *Task) note(since time.Time, quick bool) error {
 	known, err := t.bases()
 	if err != nil {
 		return err
 	}
 	var fresh []base
 	for i := range t.Layers {
-		err := t.walkLayer(i, known, since.UnixNano(), func(c Change) error {
+		w := &walker{known: known, since: since.UnixNano(), quick: quick}
+		err := t.walkLayer(i, w, func(c Change) error {
 			if b, ok := known[place{i, c.name}]; ok {
 				b.Merged = false
 				fresh = append(fresh, b)
@@ -472,29 +477,58 @@ func (t *Task) note(since time.Time) error {
 
 func (t *Task) basesFile() string { return filepath.Join(t.dir, "base.jsonl") }
 
+// read are the bases that were read of a file, to which bases are added alone.
+type read struct {
+	all  map[place]base
+	upto int64
+}
+
+// mostRead limits the bases that a view keeps in memory.
+const mostRead = 20_000
+
+// bases returns the bases of a task. The caller must not change them.
 func (t *Task) bases() (map[place]base, error) {
-	all := map[place]base{}
+	have := t.read
+	if have == nil || have.all == nil {
+		have = &read{all: map[place]base{}}
+	}
 	f, err := os.Open(t.basesFile())
 	if errors.Is(err, fs.ErrNotExist) {
-		return all, nil
+		return have.all, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if _, err := f.Seek(have.upto, io.SeekStart); err != nil {
+		return nil, err
+	}
 	lines := bufio.NewReader(f)
 	for {
 		line, err := lines.ReadBytes('\n')
-		var b base
-		if json.Unmarshal(line, &b) == nil { // else a crash cut it off
-			all[place{b.Layer, b.Path}] = b
-		}
-		if err == io.EOF {
-			return all, nil
-		}
-		if err != nil {
+		if err != nil && err != io.EOF {
 			return nil, err
 		}
+		if err == io.EOF { // a crash cut the line off, and the next one begins with a line end
+			t.keepBases(have)
+			return have.all, nil
+		}
+		have.upto += int64(len(line))
+		var b base
+		if json.Unmarshal(line, &b) == nil {
+			have.all[place{b.Layer, b.Path}] = b
+		}
+	}
+}
+
+// keepBases keeps what was read for the next call of the view, if there is one.
+func (t *Task) keepBases(r *read) {
+	switch {
+	case t.read == nil:
+	case len(r.all) > mostRead:
+		*t.read = read{}
+	default:
+		*t.read = *r
 	}
 }
 

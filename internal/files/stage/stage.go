@@ -62,6 +62,7 @@ type Task struct {
 	dir   string
 	told  bool      // the administrators, that it expires soon
 	noted time.Time // since when calls may have changed names that are not recorded, by fileClock
+	read  *read     // of its bases, of a view; nil reads them anew
 }
 
 // stored is a task in its file.
@@ -326,7 +327,7 @@ func (m *Manager) Changes(id string) (t *Task, all []Change, err error) {
 		if len(t.Layers) == 0 || t.State != Open {
 			return nil
 		}
-		if err := t.note(t.noted); err != nil {
+		if err := t.note(t.noted, false); err != nil {
 			return err
 		}
 		all, err = t.Changes()
@@ -371,7 +372,7 @@ func (t *Task) review(c Choice) (all, chosen []Change, err error) {
 	if t.State != Open {
 		return nil, nil, fmt.Errorf("task %s is %s", t.ID, t.State)
 	}
-	if err := t.note(t.noted); err != nil {
+	if err := t.note(t.noted, false); err != nil {
 		return nil, nil, err
 	}
 	if all, err = t.Changes(); err != nil {

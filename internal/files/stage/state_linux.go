@@ -127,13 +127,28 @@ func stateIn(info fs.FileInfo) (State, error) {
 	return s, nil
 }
 
+// readDir returns what is in a folder that is open. Of a file that was opened in an os.Root, os.File.ReadDir examines each
+// name, which costs most of a walk.
+func readDir(d *os.File) ([]fs.DirEntry, error) {
+	fd, err := unix.FcntlInt(d.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	plain := os.NewFile(uintptr(fd), d.Name())
+	defer plain.Close()
+	return plain.ReadDir(-1)
+}
+
 // attributesOf returns the extended attributes of a user, and the marks of the overlay.
 func attributesOf(f *os.File) (all map[string][]byte, has marks, err error) {
 	fd := int(f.Fd())
+	n, err := unix.Flistxattr(fd, nil)
+	if err != nil || n == 0 {
+		return nil, has, nil // this file system, or the file, has none
+	}
 	b := make([]byte, 64<<10)
-	n, err := unix.Flistxattr(fd, b)
-	if err != nil {
-		return nil, has, nil // this file system has none
+	if n, err = unix.Flistxattr(fd, b); err != nil {
+		return nil, has, nil
 	}
 	for name := range strings.SplitSeq(string(b[:n]), "\x00") {
 		if !strings.HasPrefix(name, "user.") {

@@ -22,6 +22,8 @@ func (s State) sameFile(o State) bool         { return s.Ino != 0 && s.Ino == o.
 func giveTo(string, fs.FileInfo)              {}
 func sizeOf(string) int64                     { return 0 }
 
+func readDir(*os.File) ([]fs.DirEntry, error) { return nil, errors.ErrUnsupported }
+
 func attributesOf(*os.File) (map[string][]byte, marks, error) {
 	return nil, marks{}, errors.ErrUnsupported
 }

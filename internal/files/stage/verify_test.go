@@ -149,6 +149,30 @@ func TestWhatAViewCosts(t *testing.T) {
 	t.Logf("a line that does nothing: %v", time.Since(began)/20)
 }
 
+// A build of the whole program, with nothing from the cache, takes as long in the view as in the folder.
+func TestWhatAWholeBuildCosts(t *testing.T) {
+	long(t)
+	m, real := open(t, Options{Scratch: []string{cacheDir(t)}})
+	repositoryCopy(t, real)
+	w := begin(t, m, "ann", real)
+	const line = "go build -a -o built ./cmd/gatehouse"
+	measure := func(run func()) time.Duration {
+		began := time.Now()
+		run()
+		return time.Since(began)
+	}
+	view := measure(func() { w.shell(line) })
+	direct := measure(func() {
+		cmd := exec.Command("/bin/sh", "-ec", line)
+		cmd.Dir = real
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	})
+	t.Logf("whole build: %v in the folder, %v in the view, ratio %.2f (bar 1.15)", direct, view,
+		view.Seconds()/direct.Seconds())
+}
+
 func number(t *testing.T, s string) float64 {
 	t.Helper()
 	n, err := strconv.ParseFloat(string(bytes.TrimSpace([]byte(s))), 64)

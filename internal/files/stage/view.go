@@ -26,6 +26,7 @@ type live struct {
 	last   time.Time      // of the end of the last call
 	sized  time.Time
 	loose  bool // programs that outlive their calls were started
+	read   read // bases
 }
 
 // View is a call in the view of its task.
@@ -84,7 +85,7 @@ func (m *Manager) Enter(id string, folders []string, writes bool) (*View, error)
 			Next: "Repeat the call; it begins a new task.",
 		}
 	}
-	l.task = t
+	l.task, t.read = t, &l.read
 	if err := m.fits(l); err != nil {
 		return nil, err
 	}
@@ -201,6 +202,7 @@ func (m *Manager) drop(l *live) {
 		r.Close()
 		delete(l.roots, f)
 	}
+	l.read = read{}
 	if l.holder != nil {
 		l.holder.Close()
 		l.holder = nil
@@ -344,7 +346,7 @@ func (v *View) Leave(wrote bool) error {
 	var err error
 	if wrote || l.loose {
 		noted := l.oldest(fileClock()) // what calls that still run change is dated from their beginning
-		if err = l.task.note(since); err == nil {
+		if err = l.task.note(since, true); err == nil {
 			l.task.noted = noted
 		}
 		l.task.Used, l.task.told = time.Now(), false
