@@ -223,6 +223,9 @@ type daemonInfo struct {
 
 // findDaemon looks for the daemon: first at its socket, then at its PID file.
 func findDaemon(ctx context.Context, cfg config.Config) (f daemonInfo, err error) {
+	if err := config.CheckFolder(cfg.Folders.Runtime); err != nil {
+		return f, err
+	}
 	f.about, f.silent = daemon.Ask(ctx, socketPath(cfg))
 	if f.silent == nil {
 		f.pid, f.runs = f.about.PID, true
@@ -260,7 +263,7 @@ func dialDaemon(ctx context.Context, w Environment, named []string, o client.Opt
 	if err != nil {
 		return nil, &usageError{err}
 	}
-	if err := daemon.OwnFolder(l.Folders.Runtime); err != nil {
+	if err := config.OwnFolder(l.Folders.Runtime); err != nil {
 		return nil, err
 	}
 	path := socketPath(l.Config)
@@ -321,7 +324,7 @@ const (
 
 // startDaemon starts a daemon in a folder and prints where it serves.
 func startDaemon(ctx context.Context, w Environment, cfg config.Config, dir string, args []string) error {
-	if err := daemon.OwnFolder(cfg.Folders.Runtime); err != nil {
+	if err := config.OwnFolder(cfg.Folders.Runtime); err != nil {
 		return err
 	}
 	done, err := daemon.Turn(ctx, turnFile(cfg))

@@ -167,7 +167,7 @@ func (r *runningDaemon) openListeners(ctx context.Context) (err error) {
 	if r.build, err = daemon.Self(app.Version); err != nil {
 		return err
 	}
-	if err := daemon.OwnFolder(cfg.Folders.Runtime); err != nil {
+	if err := config.OwnFolder(cfg.Folders.Runtime); err != nil {
 		return err
 	}
 	passed, err := daemon.Passed(r.w.Getenv)

@@ -131,6 +131,9 @@ func checkSettings(file string, err error) finding {
 	}
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	name, _, _ := strings.Cut(text, ":")
+	if name == "HOME" {
+		return ok("settings: %s", text).but("fail", "set HOME to a folder of your own")
+	}
 	return ok("settings: %s", text).but("fail", "unset %s, or correct it", name)
 }
 
@@ -189,6 +192,9 @@ func checkFolders(f config.Folders) (all []finding) {
 
 func checkFolder(name, path, lost string) finding {
 	f := ok("%s folder: %s", name, path)
+	if err := config.CheckFolder(path); name == "runtime" && err != nil {
+		return ok("runtime folder: %v", err).but("fail", "set GATEHOUSE_RUNTIME_DIR to a folder of your own")
+	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return f.but(
 			"warn",

@@ -97,7 +97,7 @@ func (s *forwarder) forwardStdio(ctx context.Context, view string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := daemon.OwnFolder(s.l.Folders.Runtime); err != nil {
+	if err := config.OwnFolder(s.l.Folders.Runtime); err != nil {
 		return s.helpless(err)
 	}
 	f := &daemon.Forwarder{

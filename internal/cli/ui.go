@@ -188,7 +188,7 @@ func openPrivately(ctx context.Context, w Environment, opener, to string, waits 
 	if err != nil {
 		return &usageError{err}
 	}
-	if err := os.MkdirAll(cfg.Folders.Runtime, 0o700); err != nil {
+	if err := config.OwnFolder(cfg.Folders.Runtime); err != nil {
 		return err
 	}
 	f, err := os.CreateTemp(cfg.Folders.Runtime, "ui-*.html") // mode 0600

@@ -27,7 +27,7 @@ const DefaultTCP = "127.0.0.1:9100"
 func FromEnv(getenv func(string) string) (Config, error) {
 	c := Default()
 	e := envReader{getenv: getenv, into: &c, said: map[string]Place{}}
-	c.Folders = platformFolders(getenv, e.setFrom)
+	e.folders()
 	e.readAll()
 	return c, errors.Join(e.wrong...)
 }

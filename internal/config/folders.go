@@ -88,6 +88,11 @@ func (f folderRule) resolveIn(getenv func(string) string, home, temporary string
 	if f.under != "" {
 		return filepath.Join(home, filepath.FromSlash(f.under), filepath.FromSlash(f.own))
 	}
+	return temporaryFolder(temporary)
+}
+
+// temporaryFolder returns this user's folder in a folder for temporary files.
+func temporaryFolder(temporary string) string {
 	return filepath.Join(temporary, "gatehouse-"+strconv.Itoa(os.Getuid()))
 }
 
@@ -99,7 +104,7 @@ func homeFolder(getenv func(string) string) string {
 			return v
 		}
 	}
-	return filepath.Join(os.TempDir(), "gatehouse-"+strconv.Itoa(os.Getuid()), "home")
+	return filepath.Join(temporaryFolder(os.TempDir()), "home")
 }
 
 // FolderVariables are the variables by which a program that is started with

@@ -31,7 +31,7 @@ type Loaded struct {
 func Load(getenv func(string) string, file string) (*Loaded, error) {
 	l := &Loaded{Config: Default(), said: map[string]Place{}}
 	e := envReader{getenv: getenv, into: &l.Config, said: l.said}
-	l.Folders = platformFolders(getenv, e.setFrom)
+	e.folders()
 	if file == "" {
 		file = getenv(EnvConfig)
 	}
@@ -47,7 +47,7 @@ func Load(getenv func(string) string, file string) (*Loaded, error) {
 func Parse(getenv func(string) string, name string, text []byte) (*Loaded, error) {
 	l := &Loaded{Config: Default(), said: map[string]Place{}}
 	e := envReader{getenv: getenv, into: &l.Config, said: l.said}
-	l.Folders = platformFolders(getenv, e.setFrom)
+	e.folders()
 	err := l.decode(getenv, name, text)
 	e.readAll()
 	return l, errors.Join(append(e.wrong, err)...)
@@ -65,7 +65,7 @@ func (l *Loaded) decode(getenv func(string) string, name string, text []byte) er
 func WithoutFile(getenv func(string) string) (*Loaded, error) {
 	l := &Loaded{Config: Default(), said: map[string]Place{}}
 	e := envReader{getenv: getenv, into: &l.Config, said: l.said}
-	l.Folders = platformFolders(getenv, e.setFrom)
+	e.folders()
 	e.readAll()
 	return l, errors.Join(e.wrong...)
 }

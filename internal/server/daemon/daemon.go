@@ -140,26 +140,3 @@ func (b Build) Replaced() bool {
 	}
 	return !os.SameFile(now, b.file) || now.Size() != b.file.Size() || !now.ModTime().Equal(b.file.ModTime())
 }
-
-// OwnFolder makes a folder for this user only, and refuses one of another user, because its owner could
-// put a socket there.
-func OwnFolder(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	info, err := os.Lstat(dir)
-	switch {
-	case err != nil:
-		return err
-	case !info.IsDir():
-		return fmt.Errorf("%s is not a folder; remove it, or set GATEHOUSE_RUNTIME_DIR", dir)
-	case !owned(info):
-		return fmt.Errorf("%s belongs to another user; set GATEHOUSE_RUNTIME_DIR to a folder of your own", dir)
-	case exposed(info):
-		return fmt.Errorf(
-			"other users can write to %s; chmod 700 it, or set GATEHOUSE_RUNTIME_DIR to a folder of your own",
-			dir,
-		)
-	}
-	return nil
-}
