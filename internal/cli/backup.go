@@ -187,7 +187,9 @@ func backupCreate(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "create [TARGET]",
 		Short: "Create a backup",
-		Args:  oneTarget,
+		Example: `  gatehouse backup create
+  gatehouse backup create /mnt/disk --ask < password`,
+		Args: oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
 			v, k, err := keys.openBackups(w)
 			if err != nil {
@@ -227,7 +229,9 @@ func backupList(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list [TARGET]",
 		Short: "List the targets, or the backups in one of them",
-		Args:  oneTarget,
+		Example: `  gatehouse backup list
+  gatehouse backup list /mnt/disk`,
+		Args: oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
 			v, err := openVault(w)
 			if err != nil {
@@ -324,7 +328,9 @@ func backupInfo(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "info [TARGET]",
 		Short: "Describe the contents of a backup without restoring it",
-		Args:  oneTarget,
+		Example: `  gatehouse backup info
+  gatehouse backup info /mnt/disk --ask < password`,
+		Args: oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
 			v, k, err := keys.openBackups(w)
 			if err != nil {
@@ -446,6 +452,9 @@ previous content in .before-restore until the next restore. While a host is
 running the restore waits, and takes effect when a host starts while no other
 runs. With --package only those packages are restored, and everything else stays
 unchanged; a running host restores them within seconds.`,
+		Example: `  gatehouse backup restore
+  gatehouse backup restore /mnt/disk --ask < password
+  gatehouse backup restore --package memory`,
 		Args: oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
 			v, k, err := keys.openBackups(w)
@@ -494,9 +503,10 @@ unchanged; a running host restores them within seconds.`,
 
 func backupCancel(w Environment) *cobra.Command {
 	return &cobra.Command{
-		Use:   "cancel",
-		Short: "Cancel a restore that waits",
-		Args:  noArgs,
+		Use:     "cancel",
+		Short:   "Cancel a restore that waits",
+		Example: `  gatehouse backup cancel`,
+		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v, err := openVault(w)
 			if err != nil {

@@ -75,6 +75,7 @@ func backupUnmount(w Environment) *cobra.Command {
 		Long: `Unmount a backup. MOUNT is the id or path that gatehouse backup list shows; it may
 be left out if there is only one mount. Mounts of running hosts are unmounted
 too.`,
+		Example: `  gatehouse backup unmount`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usagef("%s accepts one mount, got %q as well", c.CommandPath(), args[1])

@@ -13,8 +13,10 @@ func backupTarget(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "target",
 		Short: "Create and remove targets of backups",
-		Args:  knownCommand,
-		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+		Example: `  gatehouse backup target set disk --path /mnt/disk --keep 7
+  gatehouse backup target remove disk`,
+		Args: knownCommand,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(backupTargetSet(w), backupTargetRemove(w))
 	return c
@@ -65,9 +67,10 @@ func backupTargetSet(w Environment) *cobra.Command {
 
 func backupTargetRemove(w Environment) *cobra.Command {
 	return &cobra.Command{
-		Use:   "remove NAME",
-		Short: "Remove a target; its backups stay",
-		Args:  exactly("NAME"),
+		Use:     "remove NAME",
+		Short:   "Remove a target; its backups stay",
+		Example: `  gatehouse backup target remove disk`,
+		Args:    exactly("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			v, err := openVault(w)
 			if err != nil {

@@ -19,6 +19,9 @@ func clusterCommand(w Environment) *cobra.Command {
 		Short: "Show the nodes of a cluster, let others join, drain and leave",
 		Long: `Show the nodes of a cluster, let others join, drain and leave. A host is a node if it is
 served with --cluster; the commands are for the node that runs on this machine.`,
+		Example: `  gatehouse cluster status
+  gatehouse cluster join-token > token
+  gatehouse cluster drain --wait 10m`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -119,9 +122,13 @@ started again, or until --off.`,
 			ctx, cancel := context.WithTimeoutCause(c.Context(), wait, fmt.Errorf("not empty within %v", wait))
 			defer cancel()
 			var last app.DrainState
-			most := 0
-			err = app.Drain(ctx, l.Folders, !off, func(s app.DrainState) { last, most = s, max(most, s.Sessions) })
+			most, answered := 0, false
+			err = app.Drain(ctx, l.Folders, !off, func(s app.DrainState) {
+				last, most, answered = s, max(most, s.Sessions), true
+			})
 			switch {
+			case err != nil && !answered:
+				return err
 			case err != nil:
 				return fmt.Errorf("%d sessions and %d jobs are left: %w", last.Sessions, last.Jobs, err)
 			case off:

@@ -21,6 +21,9 @@ func configCommand(w Environment) *cobra.Command {
 folder (or the file --config or GATEHOUSE_CONFIG names), from the environment,
 and from flags; later sources override earlier ones. docs/settings.md lists them
 all. A server reads them again on SIGHUP.`,
+		Example: `  gatehouse config check
+  gatehouse config show
+  gatehouse config set log.level debug`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}

@@ -37,6 +37,9 @@ their token. Running hosts apply every change within a second.
 
 Contexts that the settings define are changed in gatehouse.yaml; those that every
 host has cannot be changed.`,
+		Example: `  gatehouse context create notes -d ~/notes --tool 'file_*,dir_list'
+  gatehouse context list
+  gatehouse context delete notes`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 

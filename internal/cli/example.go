@@ -57,15 +57,16 @@ func quoted(word string) string {
 // wanted are optional arguments that an example contains even so, if the tool requires none.
 var wanted = []string{"path", "pattern", "old_string", "new_string", "input"}
 
-// example returns values for the arguments that the tool requires.
+// example returns values for the arguments that the tool requires, and for those of which it gives an example.
 func example(t client.Tool) (words []string) {
 	s := t.Input
 	for _, p := range s.Properties {
 		needed := slices.Contains(s.Required, p.Name)
-		if !needed && (len(p.Default) > 0 || !slices.Contains(wanted, p.Name)) {
+		given := needed || len(p.Examples) > 0
+		if !given && (len(p.Default) > 0 || !slices.Contains(wanted, p.Name)) {
 			continue
 		}
-		if p.Name == "path" && !needed && len(s.Required) > 0 {
+		if p.Name == "path" && !given && len(s.Required) > 0 {
 			continue
 		}
 		v := sampleOf(t, p.Name, p.Schema, 0)

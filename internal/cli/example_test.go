@@ -71,6 +71,14 @@ func TestExamplesRunAsTheyStand(t *testing.T) {
 	}
 }
 
+func TestExamplesHaveOptionalArgumentsWithAnExample(t *testing.T) {
+	one := client.Tool{Name: "t", Input: schemaOf(t, `{"type":"object","required":["x"],"properties":{
+		"x":{"type":"string"},"path":{"type":"string","examples":["/mnt"]},"y":{"type":"string"}}}`)}
+	if got, want := exampleOf(one, nil), "gatehouse call t x=X path=/mnt"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 func TestSamplesFitTheirSchemas(t *testing.T) {
 	for schema, want := range map[string]string{
 		`{"type":"string","enum":["b","a"]}`:                                       "x=b",

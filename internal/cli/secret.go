@@ -23,6 +23,9 @@ func secrets(w Environment) *cobra.Command {
 folder, in secrets.age; the key is in secrets.key beside it, or in the file
 that GATEHOUSE_SECRET_KEY_FILE names. A context refers to a secret by its name, as
 ${secret:NAME} in its env. No command prints the value of a secret.`,
+		Example: `  gatehouse secret set GITHUB_TOKEN < token
+  gatehouse secret list
+  gatehouse secret remove GITHUB_TOKEN`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -100,9 +103,10 @@ func readSecret(w Environment, name string) (secret.Text, error) {
 func secretList(w Environment) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use:   "list",
-		Short: "List the secrets by name, without their values",
-		Args:  noArgs,
+		Use:     "list",
+		Short:   "List the secrets by name, without their values",
+		Example: `  gatehouse secret list`,
+		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := secretStore(w)
 			if err != nil {
@@ -133,9 +137,10 @@ func secretList(w Environment) *cobra.Command {
 
 func secretRemove(w Environment) *cobra.Command {
 	return &cobra.Command{
-		Use:   "remove NAME",
-		Short: "Remove a secret",
-		Args:  oneName,
+		Use:     "remove NAME",
+		Short:   "Remove a secret",
+		Example: `  gatehouse secret remove GITHUB_TOKEN`,
+		Args:    oneName,
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := secretStore(w)
 			if err != nil {

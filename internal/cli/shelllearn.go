@@ -17,7 +17,13 @@ import (
 
 // shellCommand groups the commands about command lines.
 func shellCommand(w Environment) *cobra.Command {
-	c := &cobra.Command{Use: "shell", Short: "Find out what command lines need", Args: noArgs}
+	c := &cobra.Command{
+		Use:     "shell",
+		Short:   "Find out what command lines need",
+		Example: "  gatehouse shell learn -- 'make && git status'",
+		Args:    knownCommand,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
 	c.AddCommand(&cobra.Command{
 		Use:   "learn -- COMMAND",
 		Short: "Run a command and print the allow list that it needs",

@@ -24,6 +24,8 @@ func token(w Environment) *cobra.Command {
 		Long: `Create and revoke tokens, for programs that act for a user. They are sent as
 "Authorization: Bearer" or "X-API-Key"; on TCP in _meta, as gatehouse/token.
 Running hosts apply every change within a second.`,
+		Example: `  gatehouse token create --user alice --name laptop
+  gatehouse token list`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 

@@ -141,6 +141,9 @@ func (f *uiFlags) prove(ctx context.Context, w Environment, at *url.URL, link id
 	}
 	res, err := client.Do(r)
 	if err != nil {
+		if failed, is := errors.AsType[*url.Error](err); is {
+			err = failed.Err // without the address, which holds the challenge
+		}
 		return fmt.Errorf(
 			"no host answers at %s (%w); start one with gatehouse serve --http, or name its address with --url",
 			at,

@@ -17,7 +17,7 @@ func TestUIRefusesOtherPrograms(t *testing.T) {
 		"ui --print --url http://192.0.2.1:3000":   "a login needs https",
 		"ui --print --url gopher://x":              "is not an address",
 		"ui --print --user eve --url " + other.URL: "there is no such user",
-		"ui --print --url http://127.0.0.1:1":      "no host answers at http://127.0.0.1:1",
+		"ui --print --url http://127.0.0.1:1":      "no host answers at http://127.0.0.1:1 (dial tcp ",
 	} {
 		code, out, said := run("", strings.Fields(line)...)
 		if code == 0 || out != "" || !strings.Contains(said, want) {

@@ -20,6 +20,9 @@ func updating(w Environment) *cobra.Command {
 come from the folder or URL that update.source names in the settings, and must
 be signed with update.key, a minisign public key. The replaced program is kept
 beside the new one. Running hosts keep using the old program until they restart.`,
+		Example: `  gatehouse update check
+  gatehouse update apply
+  gatehouse update rollback`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 
@@ -27,8 +30,12 @@ beside the new one. Running hosts keep using the old program until they restart.
 	}
 	c.PersistentFlags().StringVar(&program, "program", "", "`file` to replace (default: this program)")
 	sub := func(use, short string, run func(*cobra.Command, *update.Updater) error) {
-		c.AddCommand(
-			&cobra.Command{Use: use, Short: short, Args: noArgs, RunE: func(c *cobra.Command, _ []string) error {
+		c.AddCommand(&cobra.Command{
+			Use:     use,
+			Short:   short,
+			Example: "  gatehouse update " + use,
+			Args:    noArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
 				u, err := updater(w, program)
 				if err != nil {
 					return err
@@ -37,8 +44,8 @@ beside the new one. Running hosts keep using the old program until they restart.
 					err = usagef("%v: set update.source and update.key in gatehouse.yaml", err)
 				}
 				return err
-			}},
-		)
+			},
+		})
 	}
 	sub("check", "Report whether there is a newer release", func(c *cobra.Command, u *update.Updater) error {
 		r, newer, err := u.Check(c.Context())

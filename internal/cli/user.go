@@ -63,6 +63,9 @@ func user(w Environment) *cobra.Command {
 Once there has been a user, callers on this machine need credentials as well:
 the local token that the host prints, a token of a user, or a login.
 Running hosts apply every change within a second.`,
+		Example: `  gatehouse user add alice --role admin
+  gatehouse user list
+  gatehouse user remove alice`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 

@@ -124,7 +124,7 @@ func (f *field) constrain(o *object, name string) error {
 	return f.bounds(o, low, high)
 }
 
-// words adds enum, pattern and format.
+// words adds enum, pattern, format and, of texts, an example.
 func (f *field) words(o *object, name string) error {
 	if enum := f.tag("enum"); enum != "" {
 		list := []byte{'['}
@@ -150,6 +150,12 @@ func (f *field) words(o *object, name string) error {
 			return fmt.Errorf("%s does not apply to this type", key)
 		}
 		o.addText(key, v)
+	}
+	if v := f.tag("example"); v != "" {
+		if name != "string" {
+			return fmt.Errorf("example does not apply to this type")
+		}
+		o.addMember("examples", append(rawjson.AppendString([]byte{'['}, v), ']'))
 	}
 	return nil
 }
