@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"gatehouse/internal/exec/procid"
 	"gatehouse/internal/sandbox"
@@ -128,6 +129,63 @@ func TestWhatIsBornInAGroupIsHeldByIt(t *testing.T) {
 	g.Kill()
 	if err := cmd.Wait(); err == nil {
 		t.Error("it was not killed")
+	}
+}
+
+// The sandboxes of one principal are in one group of the processors, beside those of another.
+func TestGroupsOfAPrincipalAreTogether(t *testing.T) {
+	p := Discover()
+	if p.Enforcement("cpu") != sandbox.ByCgroup1 {
+		t.Skipf("it is about version 1, which is not here: %q", p.Notes)
+	}
+	parents := map[string]string{}
+	for _, owner := range []string{"ann", "ann", "bob"} {
+		g, err := p.New(sandbox.Defaults())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("sleep", "1000")
+		runtime.LockOSThread()
+		err = errors.Join(g.Enter(), cmd.Start(), g.Leave())
+		runtime.UnlockOSThread()
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := g.v1["cpu"]
+		quota, _ := os.ReadFile(filepath.Join(first, "cpu.cfs_quota_us"))
+		began := time.Now()
+		if err := errors.Join(g.Assign(owner), g.Assign("a second time")); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("assigned in %v", time.Since(began))
+		dir := g.v1["cpu"]
+		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if strings.TrimSpace(string(b)) != strconv.Itoa(cmd.Process.Pid) {
+			t.Errorf("in the group are %q, %v, want %d alone", b, err, cmd.Process.Pid)
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, "cpu.cfs_quota_us")); string(b) != string(quota) {
+			t.Errorf("the limit is %q, %v, want %q", b, err, quota)
+		}
+		if _, err := os.Stat(first); !os.IsNotExist(err) {
+			t.Errorf("the first group is still there: %v", err)
+		}
+		if had := parents[owner]; had != "" && had != filepath.Dir(dir) {
+			t.Errorf("%s has groups in %s and in %s", owner, had, filepath.Dir(dir))
+		}
+		parents[owner] = filepath.Dir(dir)
+		t.Cleanup(func() {
+			g.Kill()
+			cmd.Wait()
+			if err := g.Remove(); err != nil {
+				t.Error(err)
+			}
+			if _, err := os.Stat(filepath.Dir(dir)); !os.IsNotExist(err) && owner == "bob" {
+				t.Errorf("the group of %s is still there: %v", owner, err)
+			}
+		})
+	}
+	if parents["ann"] == parents["bob"] {
+		t.Errorf("both principals have the group %s", parents["ann"])
 	}
 }
 

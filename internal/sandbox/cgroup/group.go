@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"gatehouse/internal/exec/cpushare"
@@ -21,10 +22,16 @@ import (
 // Group is the control group of one sandbox. The caller of New must remove it.
 type Group struct {
 	hierarchy *Hierarchy
-	share     *cpushare.Share   // of the processors, in version 1; nil for none
-	v2        string            // "" if there is none
-	v1        map[string]string // controller to folder
-	dirs      []string          // all of them
+	v2        string // "" if there is none
+
+	mu   sync.Mutex
+	v1   map[string]string // controller to folder; it and dirs are replaced, not changed
+	dirs []string          // all of them
+
+	moving   sync.Mutex      // serializes Assign and Remove; locked before mu
+	share    *cpushare.Share // of the processors, in version 1; nil for none
+	left     *cpushare.Share // what was to be left and could not; nil for none
+	assigned bool            // to a principal, or removed
 }
 
 // New creates an empty group with these limits.
@@ -113,7 +120,7 @@ func (g *Group) setMemory(bytes string) error {
 // amount for all sockets of the machine, less than a tenth of its memory, and sockets of version 1 do not count
 // against the limit of memory. In version 2 they do, and have no limit of their own.
 func (g *Group) setSocketMemory(memory int64) error {
-	dir := g.v1["memory"]
+	dir := g.folder("memory")
 	if dir == "" {
 		return nil
 	}
@@ -131,8 +138,8 @@ func (g *Group) setLimit(controller, in2, value2, in1, value1 string) error {
 	switch {
 	case slices.Contains(g.hierarchy.in2, controller):
 		return writeFile(g.v2, in2, value2)
-	case g.v1[controller] != "":
-		return writeFile(g.v1[controller], in1, value1)
+	case g.folder(controller) != "":
+		return writeFile(g.folder(controller), in1, value1)
 	}
 	return nil
 }
@@ -156,7 +163,7 @@ func (g *Group) Enter() error {
 // AddProcess moves a running process with all its threads into the group.
 func (g *Group) AddProcess(pid int) error {
 	var all []error
-	for _, dir := range g.dirs {
+	for _, dir := range g.folders() {
 		all = append(all, writeFile(dir, "cgroup.procs", strconv.Itoa(pid)))
 	}
 	return errors.Join(all...)
@@ -184,7 +191,7 @@ func (g *Group) OpenV2() (*os.File, error) {
 func (g *Group) Kill() {
 	for range 200 {
 		left := false
-		for _, dir := range g.dirs {
+		for _, dir := range g.folders() {
 			left = killAll(dir) || left
 		}
 		if !left {
@@ -221,11 +228,15 @@ func killAll(dir string) (left bool) {
 
 // Remove removes the groups. It waits for killed processes to leave them.
 func (g *Group) Remove() error {
+	g.moving.Lock()
+	defer g.moving.Unlock()
+	g.assigned = true
 	var all []error
-	for _, dir := range g.dirs {
+	for _, dir := range g.folders() {
 		all = append(all, removeGroup(dir))
 	}
 	g.share.Leave()
+	g.left.Leave()
 	return errors.Join(all...)
 }
 

@@ -16,7 +16,7 @@ func (g *Group) Usage() sandbox.Usage {
 	u := sandbox.Usage{CPU: -1, Memory: -1, Peak: -1, Processes: -1, Disk: -1, OOMKills: -1}
 	if micros := readCounter(g.v2, "cpu.stat", "usage_usec "); micros >= 0 {
 		u.CPU = time.Duration(micros) * time.Microsecond
-	} else if nanos := readNumber(g.v1["cpu"], "cpuacct.usage"); nanos >= 0 {
+	} else if nanos := readNumber(g.folder("cpu"), "cpuacct.usage"); nanos >= 0 {
 		u.CPU = time.Duration(nanos)
 	}
 	switch dir, second := g.controllerFolder("memory"); {
@@ -39,7 +39,7 @@ func (g *Group) controllerFolder(controller string) (dir string, second bool) {
 	if g.v2 != "" && slices.Contains(g.hierarchy.in2, controller) {
 		return g.v2, true
 	}
-	return g.v1[controller], false
+	return g.folder(controller), false
 }
 
 // readNumber reads a file that contains a number. It returns -1 on an error.

@@ -107,10 +107,24 @@ func (b *Box) markInUse() {
 	b.mu.Unlock()
 	go func() {
 		defer b.manager.runs.Done()
+		b.assign()
 		<-b.Sandbox.Done()
 		defer b.kind.lease.drop()
 		b.destroyBox("lost") // no effect if it was removed for another reason before
 	}()
+}
+
+// assign has the sandbox share the processors with its owner's programs and other sandboxes, if its driver can. It runs
+// beside the first calls, because the kernel may take some 15 ms to move a process. A sandbox that is handed over keeps
+// its place.
+func (b *Box) assign() {
+	s, ok := b.Sandbox.(interface{ Assign(principal string) error })
+	if !ok {
+		return
+	}
+	if err := s.Assign(principalOf(b.Owner())); err != nil && !errors.Is(err, sandbox.ErrClosed) {
+		b.manager.o.Log.Warn("a sandbox has its own share of the processors", "sandbox", b.ID, "err", err)
+	}
 }
 
 // abandon closes a box that was never registered.

@@ -85,6 +85,14 @@ func (s *Freezer) Usage(ctx context.Context) (sandbox.Usage, error) {
 	return u, nil
 }
 
+// Assign gives the processes the part of the processors that a principal has.
+func (s *Freezer) Assign(principal string) error {
+	if err := s.gone(); err != nil {
+		return err
+	}
+	return s.group.Assign(principal)
+}
+
 // Paused returns sandbox.ErrPaused while the sandbox is paused.
 func (s *Freezer) Paused() error {
 	s.mu.Lock()
