@@ -68,7 +68,7 @@ func JoinPrograms(at string) (*Share, error) { return join(Folder{Path: at}, pro
 // programs is the group of all programs.
 func programs(at string, kept bool) string {
 	if kept {
-		return filepath.Join(at, keptName)
+		return Kept(at)
 	}
 	return filepath.Join(at, prefix+procid.Self()+"-"+suffix)
 }
@@ -146,7 +146,7 @@ func Sweep(at string) {
 	if at == "" {
 		return
 	}
-	removeBelow(filepath.Join(at, keptName))
+	removeBelow(Kept(at))
 	entries, _ := os.ReadDir(at)
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), "-"+suffix) || !procid.Left(prefix, e.Name()) {
@@ -161,6 +161,9 @@ func Sweep(at string) {
 		}
 	}
 }
+
+// Kept is the group in a folder that has those of programs that outlive a host.
+func Kept(at string) string { return filepath.Join(at, keptName) }
 
 // removeBelow removes the groups in a group, and the group. It reports whether the group is gone.
 func removeBelow(dir string) bool {

@@ -305,8 +305,17 @@ func endGroups(p plan) {
 			}
 		}
 		if !left {
-			return
+			break
 		}
+	}
+	for _, path := range p.Empty {
+		entries, _ := os.ReadDir(path)
+		for _, e := range entries {
+			if e.IsDir() {
+				syscall.Rmdir(filepath.Join(path, e.Name()))
+			}
+		}
+		syscall.Rmdir(path)
 	}
 }
 

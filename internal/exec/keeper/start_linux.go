@@ -40,6 +40,7 @@ type plan struct {
 	Space *namespaces // namespaces of the program; nil for those of the keeper
 
 	Groups []string // folders of control groups
+	Empty  []string // control groups that are removed in the end, with those in them, if there are no processes in them
 	Prefix string   // of the names of those that belong to the host
 }
 
@@ -187,9 +188,9 @@ func (k *Kept) Leave() (done bool) {
 }
 
 // Watch starts a keeper that ends the control groups below some folders whose names have a prefix, when this process
-// has ended. It is not ended before; if it is killed, another one is started in its place.
-func Watch(folders []string, prefix string) error {
-	p := plan{Groups: folders, Prefix: prefix}
+// has ended, and removes others that are empty then. It is not ended before; if it is killed, another one is started in its place.
+func Watch(folders []string, prefix string, empty []string) error {
+	p := plan{Groups: folders, Prefix: prefix, Empty: empty}
 	k, err := startKept(p, &exec.Cmd{Dir: "/"})
 	if err != nil {
 		return err

@@ -73,14 +73,14 @@ func Sweep() {
 // watchGroups has the groups of this host ended when it has ended, once there may be
 // some.
 var watchGroups = sync.OnceFunc(func() {
-	var folders []string
+	var folders, kept []string
 	for _, folder := range []string{hostGroups().v2, hostGroups().pids, hostGroups().cpu} {
 		if folder != "" {
-			folders = append(folders, folder)
+			folders, kept = append(folders, folder), append(kept, cpushare.Kept(folder))
 		}
 	}
 	// Without a keeper the next host ends the groups.
-	_ = keeper.Watch(folders, leafPrefix+procid.Self()+"-")
+	_ = keeper.Watch(folders, leafPrefix+procid.Self()+"-", kept)
 })
 
 // findGroups determines the position of this process in the hierarchies from the mounts and groups that

@@ -24,11 +24,11 @@ type Group struct {
 	hierarchy *Hierarchy
 	v2        string // "" if there is none
 
-	mu   sync.Mutex
+	mu   sync.Mutex        // guards v1 and dirs
 	v1   map[string]string // controller to folder; it and dirs are replaced, not changed
 	dirs []string          // all of them
 
-	moving   sync.Mutex      // serializes Assign and Remove; locked before mu
+	moving   sync.Mutex      // guards share, left and assigned during Assign and Remove, which may take seconds; locked before mu
 	share    *cpushare.Share // of the processors, in version 1; nil for none
 	left     *cpushare.Share // what was to be left and could not; nil for none
 	assigned bool            // to a principal, or removed
