@@ -161,7 +161,7 @@ func (b *backupTools) backupInfo(ctx context.Context, c *tool.Call, in oneIn) (i
 }
 
 type targetIn struct {
-	Name      string `json:"name" min:"1" max:"40"`
+	Name      string `json:"name" example:"disk" min:"1" max:"40"`
 	Kind      string `json:"kind" enum:"directory,s3,smb"`
 	Path      string `json:"path,omitempty" doc:"the folder; in a bucket or share, below it" example:"/mnt" max:"4096"`
 	Endpoint  string `json:"endpoint,omitempty" doc:"of s3: https://host" max:"300"`
