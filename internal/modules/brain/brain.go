@@ -212,7 +212,7 @@ func (m *memory) recall(ctx context.Context, c *tool.Call, in recallIn) (factsOu
 
 type forgetIn struct {
 	ID      int64  `json:"id,omitempty" min:"0"`
-	Subject string `json:"subject,omitempty" max:"200" doc:"instead of id: all facts about it"`
+	Subject string `json:"subject,omitempty" max:"200" example:"deadlines" doc:"instead of id: all facts about it"`
 }
 
 type forgetOut struct {

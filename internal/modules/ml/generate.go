@@ -34,7 +34,7 @@ type messageIn struct {
 }
 
 type generateIn struct {
-	Prompt      string          `json:"prompt,omitempty" max:"1000000" doc:"the question; or messages"`
+	Prompt      string          `json:"prompt,omitempty" max:"1000000" example:"Say hello." doc:"the question; or messages"`
 	Messages    []messageIn     `json:"messages,omitempty" doc:"a conversation instead of prompt, at most 200"`
 	System      string          `json:"system,omitempty" max:"100000" doc:"instructions before the conversation"`
 	Backend     string          `json:"backend,omitempty" max:"64" doc:"one of ml_backends; left out, the first that answers"`

@@ -158,7 +158,7 @@ func (s *sockets) socketInfo(_ context.Context, c *tool.Call, _ struct{}) (infoO
 }
 
 type publishIn struct {
-	Channel string          `json:"channel" doc:"chat:<id> or ide:<type>" min:"1" max:"200"`
+	Channel string          `json:"channel" example:"chat:1" doc:"chat:<id> or ide:<type>" min:"1" max:"200"`
 	Data    json.RawMessage `json:"data" doc:"anything, at most 64 KiB"`
 }
 
