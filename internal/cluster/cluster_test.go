@@ -117,6 +117,7 @@ func TestThreeNodes(t *testing.T) {
 	t.Run("lists", func(t *testing.T) { testLists(t, nodes...) })
 	t.Run("requests", func(t *testing.T) { testRequests(t, a, b) })
 	t.Run("streams", func(t *testing.T) { testPipes(t, a, b) })
+	t.Run("closed streams", func(t *testing.T) { testClosedPipes(t, a, b) })
 	t.Run("lease", func(t *testing.T) { testLeases(t, a, b) })
 	t.Run("confirm", func(t *testing.T) { testConfirm(t, nodes) })
 
@@ -457,4 +458,82 @@ func testPipes(t *testing.T, a, b *Node) {
 		defer b.pipes.mu.Unlock()
 		return len(a.pipes.open) == 0 && len(b.pipes.open) == 0
 	})
+}
+
+// testClosedPipes closes streams with requests in them. The other end learns that one was not run if nothing of it was
+// read.
+func testClosedPipes(t *testing.T, a, b *Node) {
+	l, err := b.Listen("closing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := func() net.Conn {
+		c, err := a.Dial(t.Context(), b.ID(), "closing")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	request := func(c net.Conn) {
+		if _, err := c.Write([]byte("request")); err != nil {
+			t.Error(err)
+		}
+	}
+	answer := make([]byte, 3)
+	exchange := func() (near, far net.Conn) {
+		near = dial()
+		if far, err = l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		request(near)
+		if _, err := io.ReadFull(far, make([]byte, 7)); err != nil {
+			t.Fatal(err)
+		}
+		far.Write([]byte("yes"))
+		if _, err := io.ReadFull(near, answer); err != nil {
+			t.Fatal(err)
+		}
+		return near, far
+	}
+
+	c, far := exchange()
+	request(c)
+	eventually(t, "the second request arrives", func() bool {
+		p := far.(*pipe)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.unread > 0
+	})
+	far.Close()
+	if _, err := c.Read(answer); !errors.Is(err, ErrNotRun) {
+		t.Errorf("a request that was not read: %v", err)
+	}
+
+	c, far = exchange()
+	far.Close()
+	_, err = c.Write([]byte("request")) // refused here or there
+	if err == nil {
+		_, err = c.Read(answer)
+	}
+	if !errors.Is(err, ErrNotRun) {
+		t.Errorf("a request after the end: %v", err)
+	}
+
+	c, far = exchange()
+	request(c)
+	if _, err := far.Read(answer); err != nil {
+		t.Fatal(err)
+	}
+	far.Close()
+	if _, err := c.Read(answer); err == nil || errors.Is(err, ErrNotRun) {
+		t.Errorf("a request of which a part was read: %v", err)
+	}
+
+	c = dial()
+	request(c)
+	l.Close()
+	if _, err := c.Read(answer); !errors.Is(err, ErrNotRun) {
+		t.Errorf("a request of a stream that was never accepted: %v", err)
+	}
 }

@@ -27,12 +27,13 @@ type pipes struct {
 	closed   bool
 }
 
-// Kinds of messages of a stream. Each has a kind, a number that counts them, and a payload.
+// Kinds of messages of a stream. Each has a kind, a number that counts them, and a payload. The messages that end a
+// stream say the number of the last message that was read, so the other end knows whether its request was.
 const (
 	pipeData   = 'd'
 	pipeCredit = 'c' // the payload is how many bytes have been read
-	pipeEnd    = 'e' // no more data
-	pipeReset  = 'r' // the payload says why
+	pipeEnd    = 'e' // no more data; the payload is that number
+	pipeReset  = 'r' // the payload is that number, and why
 
 	pipeHead   = 1 + 8
 	pipeChunk  = 64 << 10 // of data in one message
@@ -132,6 +133,7 @@ func (p *pipes) receive(m *nats.Msg) {
 		c.receive(m.Data[0], binary.BigEndian.Uint64(m.Data[1:]), m.Data[pipeHead:])
 	case m.Data[0] == pipeData && m.Reply != "": // this end was closed; the other must not wait for it
 		head := append([]byte{pipeReset}, make([]byte, pipeHead-1)...)
+		head = binary.BigEndian.AppendUint64(head, binary.BigEndian.Uint64(m.Data[1:])-1)
 		p.n.conn.Publish(m.Reply, append(head, "the other end was closed"...))
 	}
 }
@@ -150,14 +152,42 @@ type pipe struct {
 	changed  chan struct{}
 	sent     uint64
 	received uint64
-	credit   int // how much may be sent
-	data     [][]byte
+	request  uint64 // number of the first data that was sent since data was received
+	credit   int    // how much may be sent
+	data     []pipeFrame
 	unread   int
 	read     int // since credit was last given
 	ended    bool
 	err      error // after which nothing works
 	stop     func()
 	until    [2]time.Time // deadlines of reading and writing
+}
+
+// pipeFrame is data that was received and not read.
+type pipeFrame struct {
+	number uint64
+	data   []byte
+	begun  bool // some of it was read
+}
+
+// lastRead returns the number of the last message of which anything was read. c.mu is held.
+func (c *pipe) lastRead() uint64 {
+	switch {
+	case len(c.data) == 0:
+		return c.received
+	case c.data[0].begun:
+		return c.data[0].number
+	}
+	return c.data[0].number - 1
+}
+
+// unanswered returns what is known of a request, by what the other end has read of it: ErrNotRun if it is nothing.
+// c.mu is held.
+func (c *pipe) unanswered(payload []byte) error {
+	if len(payload) >= 8 && c.request > binary.BigEndian.Uint64(payload) {
+		return ErrNotRun
+	}
+	return ErrMayHaveRun
 }
 
 func (c *pipe) connect(remote string) {
@@ -184,8 +214,22 @@ func (c *pipe) sendFrame(kind byte, payload []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	c.mu.Lock()
+	if kind == pipeData && c.ended { // the other end was closed, and reads nothing more
+		defer c.mu.Unlock()
+		err := ErrMayHaveRun
+		if c.request == 0 {
+			err = ErrNotRun
+		}
+		return fmt.Errorf("node %s: the other end was closed: %w", c.node, err)
+	}
 	c.sent++
 	number, remote := c.sent, c.remote
+	switch {
+	case kind == pipeData && c.request == 0:
+		c.request = number
+	case kind == pipeEnd || kind == pipeReset:
+		payload = append(binary.BigEndian.AppendUint64(nil, c.lastRead()), payload...)
+	}
 	c.mu.Unlock()
 	if remote == "" {
 		return nil
@@ -212,16 +256,23 @@ func (c *pipe) receive(kind byte, number uint64, payload []byte) {
 			c.reset(errors.New("the other node sends more than it may"), true)
 			return
 		}
-		c.data = append(c.data, payload)
+		c.data = append(c.data, pipeFrame{number: number, data: payload})
+		c.request = 0
 	case pipeCredit:
 		if len(payload) == 4 {
 			c.credit += int(binary.BigEndian.Uint32(payload))
 		}
 	case pipeEnd:
 		c.ended = true
+		if err := c.unanswered(payload); c.request > 0 && err == ErrNotRun {
+			c.mu.Unlock()
+			c.reset(fmt.Errorf("node %s: the other end was closed: %w", c.node, err), false)
+			return
+		}
 	case pipeReset:
+		err := c.unanswered(payload)
 		c.mu.Unlock()
-		c.reset(fmt.Errorf("node %s: %s: %w", c.node, payload, ErrMayHaveRun), false)
+		c.reset(fmt.Errorf("node %s: %s: %w", c.node, payload[min(len(payload), 8):], err), false)
 		return
 	}
 	c.signal()
@@ -289,8 +340,10 @@ func (c *pipe) Read(b []byte) (int, error) {
 			return 0, err
 		}
 	}
-	n := copy(b, c.data[0])
-	if c.data[0] = c.data[0][n:]; len(c.data[0]) == 0 {
+	first := &c.data[0]
+	n := copy(b, first.data)
+	first.data, first.begun = first.data[n:], true
+	if len(first.data) == 0 {
 		c.data = slices.Delete(c.data, 0, 1)
 	}
 	c.unread -= n
@@ -324,7 +377,10 @@ func (c *pipe) Write(b []byte) (n int, err error) {
 		c.credit -= size
 		c.mu.Unlock()
 		if err := c.sendFrame(pipeData, b[:size]); err != nil {
-			c.reset(fmt.Errorf("node %s: %w: %w", c.node, ErrMayHaveRun, err), false)
+			if !errors.Is(err, ErrNotRun) {
+				err = fmt.Errorf("node %s: %w: %w", c.node, ErrMayHaveRun, err)
+			}
+			c.reset(err, false)
 			return n, err
 		}
 		n, b = n+size, b[size:]
@@ -429,6 +485,14 @@ func (l *pipeListener) Close() error {
 			delete(l.p.services, l.name)
 		}
 		l.p.mu.Unlock()
+		for {
+			select {
+			case c := <-l.conns:
+				c.Close()
+			default:
+				return
+			}
+		}
 	})
 	return nil
 }
