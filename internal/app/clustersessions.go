@@ -188,7 +188,8 @@ func (e sessionsElsewhere) serveElsewhere(
 	}
 	// The record of the session says whether a node that drains still has it; that node may stop as soon as it has none.
 	ask := !e.arrived && !e.DrainingAt(node)
-	for range maxHops {
+	begun := time.Now()
+	for hops := 0; hops < maxHops && time.Since(begun) < 2*e.lease; {
 		if ask && node != e.ID() && e.Alive(node) {
 			sent, next := e.forward(w, r, who, node, id, body)
 			if sent {
@@ -197,6 +198,7 @@ func (e sessionsElsewhere) serveElsewhere(
 			if next != "" && next != e.ID() {
 				e.moved.Store(id, next)
 				node = next
+				hops++
 				continue
 			}
 		}
@@ -213,6 +215,15 @@ func (e sessionsElsewhere) serveElsewhere(
 			w.Header().Set(headerNode, at)
 			w.WriteHeader(http.StatusMisdirectedRequest)
 			return true, false
+		}
+		if ask && at == node { // it has just started, and does not hear this node yet
+			select {
+			case <-time.After(e.lease / 20):
+			case <-r.Context().Done():
+				return true, false
+			}
+		} else {
+			hops++
 		}
 		e.moved.Store(id, at)
 		node, ask = at, true

@@ -448,6 +448,29 @@ func testPipes(t *testing.T, a, b *Node) {
 		t.Errorf("after the deadline: %v", err)
 	}
 	c.Close()
+	refused := 0
+	for range 20 { // b does not hear a, until a's next heartbeat
+		b.peers.mu.Lock()
+		delete(b.peers.heard, a.ID())
+		b.peers.mu.Unlock()
+		c, err := a.Dial(t.Context(), b.ID(), "mirror")
+		if errors.Is(err, ErrNotRun) {
+			refused++
+			continue
+		}
+		if err != nil {
+			t.Fatalf("a stream to a node that does not hear this one: %v", err)
+		}
+		c.Write([]byte("x"))
+		if _, err := io.ReadFull(c, got[:1]); err != nil {
+			t.Errorf("a stream that was accepted: %v", err)
+		}
+		c.Close()
+	}
+	if refused == 0 {
+		t.Error("a node accepted all streams of one that it does not hear")
+	}
+	eventually(t, "b hears a again", func() bool { return b.Alive(a.ID()) })
 	if _, err := a.Dial(t.Context(), b.ID(), "nothing"); !errors.Is(err, ErrNotRun) {
 		t.Errorf("a service that does not exist: %v", err)
 	}

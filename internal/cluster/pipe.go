@@ -86,7 +86,9 @@ func (n *Node) Dial(ctx context.Context, node, service string) (net.Conn, error)
 		c.reset(err, false)
 		return nil, fmt.Errorf("%w: %w", ErrNotRun, err) // nothing was sent through it
 	}
-	c.connect(string(remote))
+	if err := c.connect(string(remote)); err != nil {
+		return nil, fmt.Errorf("node %s: %w: %w", node, ErrNotRun, err)
+	}
 	return c, nil
 }
 
@@ -114,7 +116,9 @@ func (p *pipes) accept(_ context.Context, from string, data []byte) ([]byte, err
 	if c == nil {
 		return nil, errors.New("too many streams")
 	}
-	c.connect(remote)
+	if err := c.connect(remote); err != nil {
+		return nil, err
+	}
 	if err := l.offer(c); err != nil {
 		c.reset(err, false)
 		return nil, err
@@ -190,11 +194,12 @@ func (c *pipe) unanswered(payload []byte) error {
 	return ErrMayHaveRun
 }
 
-func (c *pipe) connect(remote string) {
+// connect begins to send to the other end. It fails, and ends the stream, if its node is not heard.
+func (c *pipe) connect(remote string) error {
 	ctx, cancel, alive := c.p.n.peers.whileAlive(context.Background(), c.node)
 	if !alive {
 		c.reset(errSilent, false)
-		return
+		return errSilent
 	}
 	stop := context.AfterFunc(ctx, func() {
 		c.reset(fmt.Errorf("node %s: %w: %w", c.node, ErrMayHaveRun, context.Cause(ctx)), false)
@@ -203,6 +208,7 @@ func (c *pipe) connect(remote string) {
 	c.remote = c.p.n.subject("pipe", c.node, remote)
 	c.stop = func() { stop(); cancel() }
 	c.mu.Unlock()
+	return nil
 }
 
 func (c *pipe) signal() {
