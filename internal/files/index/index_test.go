@@ -312,7 +312,7 @@ func ingestSlowly(path string) {
 func TestAKilledIngestIsContinued(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "i.db")
 	rounds := 6
-	if os.Getenv("GATEHOUSE_TEST_LONG") != "" {
+	if os.Getenv("GATEHOUSE_TEST_ALL") != "" {
 		rounds = 50
 	}
 	stored := 0
