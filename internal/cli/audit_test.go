@@ -110,7 +110,7 @@ func TestAuditFollows(t *testing.T) {
 	out := &until{want: "file_edit", reached: cancel}
 	go l.Keep(ctx, audit.Entry{Kind: "call", Tool: "file_edit"})
 	env := func(name string) string {
-		return map[string]string{"GATEHOUSE_DATA_DIR": filepath.Dir(path)}[name]
+		return map[string]string{"HOME": filepath.Dir(path), "GATEHOUSE_DATA_DIR": filepath.Dir(path)}[name]
 	}
 	Run(ctx, []string{"audit", "--follow", "--last", "2"}, Environment{Out: out, Err: os.Stderr, Getenv: env})
 	if !strings.Contains(out.String(), "file_edit") {

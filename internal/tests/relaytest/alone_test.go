@@ -24,7 +24,7 @@ import (
 // aloneConfig are the settings of a host whose files are below a folder.
 func aloneConfig(t testing.TB, home string) config.Config {
 	t.Helper()
-	bare, err := config.WithoutFile(func(string) string { return "" })
+	bare, err := config.WithoutFile(func(name string) string { return map[string]string{"HOME": home}[name] })
 	if err != nil {
 		t.Fatal(err)
 	}
