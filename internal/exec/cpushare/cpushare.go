@@ -29,8 +29,8 @@ const (
 
 	// weight is that of all programs together for each processor: a third of one thread of the host, which has 1024.
 	weight = 335
-	// weightV2 is the same in version 2, where the host is in a group of its own, which has 100 for all processors.
-	weightV2 = 33
+	// WeightV2 is the same in version 2, where the host is in a group of its own, which has 100 for all processors.
+	WeightV2 = 33
 
 	sweepWait  = time.Second // for the kernel to release groups of processes that were killed
 	sweepPause = time.Millisecond
@@ -101,7 +101,7 @@ func (f Folder) makeGroup(dir string, all bool) error {
 	files := [][2]string{}
 	switch {
 	case f.V2 && all:
-		files = append(files, [2]string{"cpu.weight", strconv.Itoa(weightV2)}, [2]string{"cgroup.subtree_control", "+cpu"})
+		files = append(files, [2]string{"cpu.weight", strconv.Itoa(WeightV2)}, [2]string{"cgroup.subtree_control", "+cpu"})
 	case all:
 		files = append(files, [2]string{"cpu.shares", strconv.Itoa(weight * runtime.NumCPU())})
 	}

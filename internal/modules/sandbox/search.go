@@ -75,15 +75,15 @@ func (m *sandboxTools) search(ctx context.Context, c *tool.Call, in searchIn) (s
 	}
 	err := m.onFiles(c, in.ID, func(f sandbox.Files) error {
 		s.files = f
-		return s.folder(ctx, begin, true)
+		return s.searchFolder(ctx, begin, true)
 	})
 	s.out.Cut = s.out.Cut || s.deep
 	return s.out, err
 }
 
-// folder searches a folder and those below. Folders that disappear or cannot be read are skipped, except the
+// searchFolder searches a folder and those below. Folders that disappear or cannot be read are skipped, except the
 // first.
-func (s *searcher) folder(ctx context.Context, dir string, first bool) error {
+func (s *searcher) searchFolder(ctx context.Context, dir string, first bool) error {
 	for after, more := "", true; more && !s.out.Cut; {
 		entries, m, err := s.files.List(ctx, dir, after, 0)
 		if err != nil && (first || ctx.Err() != nil) {
@@ -122,7 +122,7 @@ func (s *searcher) entry(ctx context.Context, at string, e sandbox.Info) error {
 		s.file(ctx, at)
 	}
 	if e.Mode.IsDir() {
-		return s.folder(ctx, at, false)
+		return s.searchFolder(ctx, at, false)
 	}
 	return ctx.Err()
 }

@@ -287,6 +287,14 @@ func confineThread(plan agentprotocol.Plan, executable []string) error {
 	if plan.DataBytes > 0 { // the limit of a process's data does not count shared mappings without a file
 		filter = seccomp.Unbacked(filter)
 	}
+	if plan.KeepOwners {
+		if !plan.SingleUser { // which the filter would only pretend later
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
+				return sysErr("setgroups", "none", errno)
+			}
+		}
+		filter = seccomp.KeepOwners(filter, uint32(plan.UID), uint32(plan.GID))
+	}
 	return seccomp.Install(filter)
 }
 
@@ -316,7 +324,9 @@ func startProgram(plan agentprotocol.Plan, program agentprotocol.Program) (int, 
 	}
 	attr := &syscall.ProcAttr{Dir: dir, Env: env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setsid: true}}
 	if !plan.SingleUser {
-		attr.Sys.Credential = &syscall.Credential{Uid: uint32(plan.UID), Gid: uint32(plan.GID)}
+		attr.Sys.Credential = &syscall.Credential{
+			Uid: uint32(plan.UID), Gid: uint32(plan.GID), NoSetGroups: plan.KeepOwners,
+		}
 	}
 	if program.Size != (agentprotocol.Size{}) {
 		attr.Sys.Setctty = true

@@ -15,6 +15,7 @@ type Plan struct {
 	Prebuilt       bool  // a container runtime set up the root file system; only the writable folders are missing
 	DieWithParent  bool  // the agent is killed when the process that started it ends, even while it is stopped
 	Strict         bool  // the code may make only the system calls of the strict filter
+	KeepOwners     bool  // see sandbox.Spec
 	SingleUser     bool  // the agent cannot change its user, so the code runs as the agent's
 	DiskBytes      int64 // most bytes of all writable file systems together
 	DiskFiles      int64 // most files and folders on them
@@ -68,6 +69,7 @@ func (p Plan) Body() []byte {
 	w.flag(p.Prebuilt)
 	w.flag(p.DieWithParent)
 	w.flag(p.Strict)
+	w.flag(p.KeepOwners)
 	w.texts(p.Env)
 	w.writeNumber(int64(len(p.Trees)))
 	for _, t := range p.Trees {
@@ -113,6 +115,7 @@ func ParsePlan(body []byte) (p Plan, err error) {
 	p.Prebuilt = r.flag()
 	p.DieWithParent = r.flag()
 	p.Strict = r.flag()
+	p.KeepOwners = r.flag()
 	p.Env = r.texts()
 	for n := r.readNumber(); n > 0 && !r.broken; n-- {
 		p.Trees = append(p.Trees, Tree{FD: r.readNumber(), From: r.readText(), To: r.readText()})

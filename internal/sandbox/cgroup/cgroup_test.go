@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/internal/exec/cpushare"
 	"gatehouse/internal/exec/procid"
 	"gatehouse/internal/sandbox"
 )
@@ -186,6 +187,48 @@ func TestGroupsOfAPrincipalAreTogether(t *testing.T) {
 	}
 	if parents["ann"] == parents["bob"] {
 		t.Errorf("both principals have the group %s", parents["ann"])
+	}
+}
+
+// In version 2 the sandboxes of a principal have together what one principal has. The controller is in version 1 where
+// version 1 has it, so that folders stand for the groups.
+func TestSandboxesOfAPrincipalDivideAWeight(t *testing.T) {
+	at := t.TempDir()
+	p := &Hierarchy{v2: at, in2: []string{"cpu"}}
+	make := func(owner string) (*Group, string) {
+		t.Helper()
+		g := &Group{hierarchy: p, v2: filepath.Join(at, newName())}
+		file := filepath.Join(g.v2, "cpu.weight")
+		err := errors.Join(os.Mkdir(g.v2, 0o755), os.WriteFile(file, nil, 0o644))
+		if err := errors.Join(err, g.Assign(owner), g.Assign("a second time")); err != nil {
+			t.Fatal(err)
+		}
+		return g, file
+	}
+	first, file := make("ann")
+	second, other := make("bob")
+	var more []*Group
+	for range 40 {
+		g, _ := make("ann")
+		more = append(more, g)
+	}
+	check := func(file, want string) {
+		t.Helper()
+		b, err := os.ReadFile(file)
+		if got, _, _ := strings.Cut(string(b), "\n"); err != nil || got != want { // more is left of longer ones
+			t.Errorf("the weight is %q, %v, want %s", b, err, want)
+		}
+	}
+	check(file, "1") // the least there is
+	check(other, strconv.Itoa(cpushare.WeightV2))
+	for _, g := range more[1:] {
+		if err := errors.Join(g.Remove(), g.Remove()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(file, strconv.Itoa(cpushare.WeightV2/2))
+	if err := errors.Join(first.Remove(), second.Remove(), more[0].Remove()); err != nil || len(owners.groups) != 0 {
+		t.Errorf("left are %v (%v)", owners.groups, err)
 	}
 }
 

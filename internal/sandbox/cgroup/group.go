@@ -28,10 +28,11 @@ type Group struct {
 	v1   map[string]string // controller to folder; it and dirs are replaced, not changed
 	dirs []string          // all of them
 
-	moving   sync.Mutex      // guards share, left and assigned during Assign and Remove, which may take seconds; locked before mu
+	moving   sync.Mutex      // guards share, left, owner and assigned during Assign and Remove, which may take seconds; locked before mu
 	share    *cpushare.Share // of the processors, in version 1; nil for none
 	left     *cpushare.Share // what was to be left and could not; nil for none
 	assigned bool            // to a principal, or removed
+	owner    string          // the principal whose weight it has a part of, in version 2; "" for none
 }
 
 // New creates an empty group with these limits.
@@ -237,7 +238,7 @@ func (g *Group) Remove() error {
 	}
 	g.share.Leave()
 	g.left.Leave()
-	return errors.Join(all...)
+	return errors.Join(append(all, g.disown())...)
 }
 
 func removeGroup(dir string) error {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"gatehouse/internal/exec/cpushare"
@@ -18,15 +19,64 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Assign moves the processes to a group of a principal, so that all its programs and sandboxes together get as much of
-// the processors as those of another one; see cpushare. It does so in version 1 alone, and once.
+// owners are the sandboxes of each principal in groups of version 2, of all drivers.
+var owners = struct {
+	mu     sync.Mutex
+	groups map[string][]*Group
+}{groups: map[string][]*Group{}}
+
+// Assign has all programs and sandboxes of a principal together get as much of the processors as those of another one;
+// see cpushare. In version 1 it moves the processes to a group of the principal. In version 2, where memory would stay
+// with the group that a process has left, its sandboxes divide one weight among them. It does so once.
 func (g *Group) Assign(principal string) error {
 	g.moving.Lock()
 	defer g.moving.Unlock()
-	from := g.folder("cpu")
-	if g.share == nil || g.assigned || from == "" {
+	switch {
+	case g.assigned:
+		return nil
+	case slices.Contains(g.hierarchy.in2, "cpu"):
+		g.assigned, g.owner = true, principal
+		owners.mu.Lock()
+		defer owners.mu.Unlock()
+		owners.groups[principal] = append(owners.groups[principal], g)
+		return divide(owners.groups[principal])
+	case g.share == nil || g.folder("cpu") == "":
 		return nil
 	}
+	return g.move(principal)
+}
+
+// disown gives the other sandboxes of the principal the weight of this one.
+func (g *Group) disown() error {
+	if g.owner == "" {
+		return nil
+	}
+	owners.mu.Lock()
+	defer owners.mu.Unlock()
+	left := slices.DeleteFunc(owners.groups[g.owner], func(o *Group) bool { return o == g })
+	if owners.groups[g.owner] = left; len(left) == 0 {
+		delete(owners.groups, g.owner)
+	}
+	g.owner = ""
+	return divide(left)
+}
+
+// divide gives the groups of a principal equal parts of what a principal has. A group whose host is removing it may be
+// gone.
+func divide(groups []*Group) error {
+	var all []error
+	for _, g := range groups {
+		weight := max(cpushare.WeightV2/len(groups), 1)
+		if err := writeFile(g.v2, "cpu.weight", strconv.Itoa(weight)+"\n"); !errors.Is(err, unix.ENOENT) {
+			all = append(all, err)
+		}
+	}
+	return errors.Join(all...)
+}
+
+// move moves the processes to a group of a principal in version 1. The caller holds g.moving.
+func (g *Group) move(principal string) error {
+	from := g.folder("cpu")
 	share, err := cpushare.Join(cpushare.Folder{Path: g.hierarchy.v1["cpu"]}, principal, false)
 	if err != nil {
 		return err

@@ -306,6 +306,9 @@ func (b *instance) Adjust(ctx context.Context, limits sandbox.Limits, env []stri
 // OOMKills asks the machine's kernel, because the host cannot see its OOM kills.
 func (b *instance) OOMKills() int { return b.GroupKills() }
 
+// Assign gives the machine the part of the processors that a principal has.
+func (b *instance) Assign(principal string) error { return b.group.Assign(principal) }
+
 // Usage implements sandbox.UsageReporter: the machine's use of the host, including its kernel. The number of
 // processes is known to its kernel only.
 func (b *instance) Usage(ctx context.Context) (sandbox.Usage, error) {

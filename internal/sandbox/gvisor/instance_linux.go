@@ -255,6 +255,9 @@ func (b *instance) end() error {
 	return err
 }
 
+// Assign gives the processes the part of the processors that a principal has.
+func (b *instance) Assign(principal string) error { return b.group.Assign(principal) }
+
 // Adjust implements sandbox.Adjustable. Every limit can be changed.
 func (b *instance) Adjust(ctx context.Context, limits sandbox.Limits, env []string) error {
 	if err := b.isPaused(); err != nil {

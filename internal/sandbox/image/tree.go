@@ -57,8 +57,8 @@ func (t *tree) parts(name string) ([]string, error) {
 	return out, nil
 }
 
-// folder resolves a folder, and creates missing ones if make is set. The Root is valid until the next call.
-func (t *tree) folder(parts []string, make bool) (is string, dir *os.Root, err error) {
+// openFolder resolves a folder, and creates missing ones if make is set. The Root is valid until the next call.
+func (t *tree) openFolder(parts []string, make bool) (is string, dir *os.Root, err error) {
 	at := path.Join(append([]string{"."}, parts...)...)
 	if t.dir != nil && t.at == at {
 		return t.is, t.dir, nil

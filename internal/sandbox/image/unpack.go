@@ -90,7 +90,7 @@ func (u *unpacker) entry(ctx context.Context, h *tar.Header, r io.Reader) error 
 	if strings.HasPrefix(base, whiteoutPrefix) {
 		return u.whiteout(above, base)
 	}
-	is, dir, err := u.folder(above, true)
+	is, dir, err := u.openFolder(above, true)
 	if err != nil {
 		return err
 	}

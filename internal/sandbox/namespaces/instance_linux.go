@@ -229,7 +229,7 @@ const (
 func (d *Driver) plan(plan agentprotocol.Plan, spec sandbox.Spec,
 	layout rootfs.Layout) (_ agentprotocol.Plan, files []*os.File, err error) {
 	plan.Hostname, plan.SingleUser, plan.Files, plan.Links = "sandbox", d.users.Single, layout.Files, layout.Links
-	plan.Strict = spec.Strict
+	plan.Strict, plan.KeepOwners = spec.Strict, spec.KeepOwners
 	if !d.users.Single {
 		plan.UID, plan.GID = rootfs.CodeID, rootfs.CodeID
 	}

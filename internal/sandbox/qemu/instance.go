@@ -164,6 +164,9 @@ func (b *instance) Usage(ctx context.Context) (sandbox.Usage, error) { return b.
 // OOMKills asks the machine's kernel, because the host cannot see its OOM kills.
 func (b *instance) OOMKills() int { return b.GroupKills() }
 
+// Assign gives the machine the part of the processors that a principal has.
+func (b *instance) Assign(principal string) error { return b.machine.group.Assign(principal) }
+
 // SetNetwork implements sandbox.Networked.
 func (b *instance) SetNetwork(ctx context.Context, n sandbox.Network) error {
 	return b.settings.SetNetwork(ctx, b.Client, b.egress, n)

@@ -178,6 +178,30 @@ func sharedAnonymous() []bpf.Instruction {
 	}
 }
 
+// KeepOwners adds rules that skip the calls which change the owner of a file, or the users and groups of a process, and
+// report success: installers and the starts of container images make them as root, and need no more than that they do
+// not fail. setuid and setgid are made for the given ids, because the launcher changes to them after it has installed
+// the filter.
+func KeepOwners(filter []bpf.Instruction, uid, gid uint32) []bpf.Instruction {
+	var kept []bpf.Instruction
+	for _, name := range []string{
+		"chown", "fchown", "fchownat", "lchown",
+		"setfsgid", "setfsuid", "setgroups", "setregid", "setresgid", "setresuid", "setreuid",
+	} {
+		if nr := here.syscallNumber(name); nr != noSuchCall {
+			kept = append(kept, when(nr, bpf.RetConstant{Val: pretendSuccess})...)
+		}
+	}
+	for nr, id := range map[uint32]uint32{unix.SYS_SETUID: uid, unix.SYS_SETGID: gid} {
+		kept = append(kept, when(nr,
+			bpf.LoadAbsolute{Off: arg0At, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: id, SkipTrue: 1},
+			bpf.RetConstant{Val: allow},
+			bpf.RetConstant{Val: pretendSuccess})...)
+	}
+	return slices.Insert(slices.Clone(filter), prefix, kept...)
+}
+
 // Install installs the filter for the calling thread and the processes it starts, permanently. The caller has
 // locked its thread by runtime.LockOSThread; Install sets no_new_privs. The error names the system call that
 // failed.

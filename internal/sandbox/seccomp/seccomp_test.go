@@ -146,3 +146,35 @@ func TestTheKernelTakesTheFilter(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Owners and users are kept: the calls report success and are not made, except those by which the launcher becomes the
+// code's user.
+func TestOwnersAreKept(t *testing.T) {
+	for name, filter := range map[string][]bpf.Instruction{"default": Default(), "strict": Strict()} {
+		vm, err := bpf.NewVM(Unbacked(KeepOwners(filter, 1000, 1001)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			want, nr uint32
+			arg      uint64
+		}{
+			{pretendSuccess, unix.SYS_FCHOWNAT, 0},
+			{pretendSuccess, unix.SYS_FCHOWN, 0},
+			{pretendSuccess, unix.SYS_SETGROUPS, 0},
+			{pretendSuccess, unix.SYS_SETRESUID, 1000},
+			{allow, unix.SYS_SETUID, 1000},
+			{allow, unix.SYS_SETUID, 1<<40 | 1000},
+			{pretendSuccess, unix.SYS_SETUID, 0},
+			{allow, unix.SYS_SETGID, 1001},
+			{pretendSuccess, unix.SYS_SETGID, 1000},
+			{eperm, unix.SYS_MOUNT, 0},
+			{enosys, unix.SYS_MEMFD_CREATE, 0},
+			{allow, unix.SYS_READ, 0},
+		} {
+			if got := says(t, vm, auditArch, c.nr, c.arg); got != c.want {
+				t.Errorf("%s: call %d with %d: %#x, want %#x", name, c.nr, c.arg, got, c.want)
+			}
+		}
+	}
+}

@@ -126,7 +126,10 @@ func personalities() []bpf.Instruction {
 	}
 }
 
-// syscallNumber returns the number of a call that every architecture has.
+// noSuchCall is the number of a call that an architecture does not have.
+const noSuchCall = ^uint32(0)
+
+// syscallNumber returns the number of a known call, or noSuchCall.
 func (m machine) syscallNumber(name string) uint32 {
 	i, _ := slices.BinarySearchFunc(calls, name, func(c numbered, name string) int {
 		return strings.Compare(c.name, name)
