@@ -67,6 +67,10 @@ const (
 	undoneFile = "undone.json"
 )
 
+// manyOps is how many names a plan may have until what it writes is made durable together, by a sync of the file systems
+// instead of one of each file and folder. Tests change it.
+var manyOps = 64
+
 // temp returns the temporary name of an op.
 func (o *op) temp() string { return path.Join(path.Dir(o.Name), o.Temp) }
 
@@ -82,6 +86,7 @@ func (t *Task) accept(all []Change, by string) (r Result, err error) {
 		return r, err
 	}
 	p := plan{At: time.Now(), By: by}
+	many := len(all) > manyOps
 	var blocked []Blocked
 	linked := map[string]int{}
 	for _, c := range all {
@@ -92,17 +97,22 @@ func (t *Task) accept(all []Change, by string) (r Result, err error) {
 		n := len(p.Ops)
 		o := op{Layer: c.Layer, Name: c.name, From: c.Was, To: c.Now, Temp: tempName()}
 		if o.Same = linked[c.Linked]; o.Same == 0 {
-			if o.Data, err = t.keep(dir, c.Layer, c.name, o.To, true, n); err != nil {
+			if o.Data, err = t.keep(dir, c.Layer, c.name, o.To, true, n, !many); err != nil {
 				return r, fmt.Errorf("%s: %w", c.Path, err)
 			}
 		}
 		if c.Now.Type == File && c.Now.Links > 1 {
 			linked[c.Path] = n + 1
 		}
-		if o.Keep, err = t.keep(dir, c.Layer, c.name, o.From, false, n); err != nil {
+		if o.Keep, err = t.keep(dir, c.Layer, c.name, o.From, false, n, !many); err != nil {
 			return r, fmt.Errorf("%s: %w", c.Path, err)
 		}
 		p.Ops = append(p.Ops, o)
+	}
+	if many {
+		if err := syncFileSystem(dir); err != nil {
+			return r, err
+		}
 	}
 	if err := writeJSON(filepath.Join(dir, planFile), p); err != nil {
 		return r, err
@@ -112,8 +122,8 @@ func (t *Task) accept(all []Change, by string) (r Result, err error) {
 	return r, err
 }
 
-// keep copies the content of a file to the folder of a plan, and returns its name there.
-func (t *Task) keep(dir string, layer int, name string, s State, upper bool, n int) (string, error) {
+// keep copies the content of a file to the folder of a plan, and returns its name there. It is durable if sync is set.
+func (t *Task) keep(dir string, layer int, name string, s State, upper bool, n int, sync bool) (string, error) {
 	if s.Type != File {
 		return "", nil
 	}
@@ -136,7 +146,7 @@ func (t *Task) keep(dir string, layer int, name string, s State, upper bool, n i
 	if err != nil {
 		return "", err
 	}
-	if err = clone(out, in); err == nil {
+	if err = clone(out, in); err == nil && sync {
 		err = out.Sync()
 	}
 	return to, errors.Join(err, out.Close())
@@ -165,6 +175,7 @@ type performer struct {
 	plan   plan
 	roots  map[int]*os.Root
 	again  bool // an earlier host began it
+	many   bool // it has many names, and what it writes is made durable together
 	done   []bool
 	failed []error
 }
@@ -173,8 +184,8 @@ type performer struct {
 func (t *Task) perform(dir string, p plan, file, note string) (_ Result, err error) {
 	var r outcome
 	f := &performer{
-		task: t, dir: dir, plan: p, roots: map[int]*os.Root{}, again: note != "", done: make([]bool, len(p.Ops)),
-		failed: make([]error, len(p.Ops)),
+		task: t, dir: dir, plan: p, roots: map[int]*os.Root{}, again: note != "", many: len(p.Ops) > manyOps,
+		done: make([]bool, len(p.Ops)), failed: make([]error, len(p.Ops)),
 	}
 	defer func() {
 		for _, root := range f.roots {
@@ -187,6 +198,11 @@ func (t *Task) perform(dir string, p plan, file, note string) (_ Result, err err
 		}
 	}
 	f.run()
+	if f.many {
+		if err := f.syncLayers(); err != nil {
+			return r.Result, err
+		}
+	}
 	r = outcome{Result{At: time.Now(), By: p.By, Note: note}, make([]State, len(p.Ops))}
 	known, err := t.bases()
 	if err != nil {
@@ -251,6 +267,9 @@ func (f *performer) run() {
 		return nil
 	})
 	slices.Sort(order) // a hard link comes after what it links to
+	if f.many {
+		f.writeAll(order)
+	}
 	f.each(order, func(o *op, root *os.Root) error {
 		if o.To.Type == Folder || o.To.Type == None {
 			return nil
@@ -267,8 +286,49 @@ func (f *performer) run() {
 			return err
 		}
 		defer d.Close()
-		return errors.Join(dress(d, o.To), d.Sync())
+		return errors.Join(dress(d, o.To), f.sync(d))
 	})
+}
+
+// sync makes a file or a folder durable, unless that is done for all of them together.
+func (f *performer) sync(file *os.File) error {
+	if f.many {
+		return nil
+	}
+	return file.Sync()
+}
+
+// syncLayers makes durable what was written to the folders.
+func (f *performer) syncLayers() error {
+	var all []error
+	for i := range f.task.Layers {
+		all = append(all, syncFileSystem(f.task.Layers[i].Lower))
+	}
+	return errors.Join(all...)
+}
+
+// writeAll writes all files under their temporary names, and makes them durable, before the first gets its own name.
+// Hard links are made later, when what they link to is there.
+func (f *performer) writeAll(order []int) {
+	waits := func(o *op) bool { return o.To.Type != Folder && o.To.Type != None && o.Same == 0 }
+	for _, i := range order {
+		o := &f.plan.Ops[i]
+		root := f.roots[o.Layer]
+		if f.failed[i] != nil || !waits(o) {
+			continue
+		}
+		if f.done[i], f.failed[i] = f.still(root, o); !f.done[i] && f.failed[i] == nil {
+			f.failed[i] = f.writeTemp(root, o)
+		}
+	}
+	if err := f.syncLayers(); err != nil {
+		f.each(order, func(o *op, root *os.Root) error {
+			if waits(o) {
+				return errors.Join(err, root.Remove(o.temp()))
+			}
+			return nil
+		})
+	}
 }
 
 func (f *performer) each(order []int, step func(*op, *os.Root) error) {
@@ -356,32 +416,44 @@ func (f *performer) remove(root *os.Root, o *op) error {
 	if err != nil {
 		return err
 	}
-	return syncParent(root, o.Name)
+	return f.syncParent(root, o.Name)
 }
 
 // put puts a file, a link or a pipe in its place in one step.
 func (f *performer) put(root *os.Root, o *op) error {
 	if done, err := f.still(root, o); done || err != nil {
+		if f.many {
+			root.Remove(o.temp())
+		}
 		return err
 	}
-	temp, partial := o.temp(), o.partial()
-	root.Remove(partial)
-	err := f.write(root, o, partial)
-	if err == nil {
-		err = root.Rename(partial, temp)
+	if !f.many || o.Same > 0 {
+		if err := f.writeTemp(root, o); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		root.Remove(partial)
-		return err
-	}
-	if err := f.place(root, o, temp); err != nil {
-		root.Remove(temp)
+	if err := f.place(root, o, o.temp()); err != nil {
+		root.Remove(o.temp())
 		return err
 	}
 	if err := f.settle(root, o); err != nil {
 		return err
 	}
-	return syncParent(root, o.Name)
+	return f.syncParent(root, o.Name)
+}
+
+// writeTemp writes what a name is to have under its temporary name.
+func (f *performer) writeTemp(root *os.Root, o *op) error {
+	partial := o.partial()
+	root.Remove(partial)
+	err := f.write(root, o, partial)
+	if err == nil {
+		err = root.Rename(partial, o.temp())
+	}
+	if err != nil {
+		root.Remove(partial)
+	}
+	return err
 }
 
 // place gives the file with the temporary name the name of the op, and the temporary name to what had that.
@@ -466,7 +538,7 @@ func (f *performer) write(root *os.Root, o *op, temp string) error {
 	}
 	if err = clone(out, in); err == nil {
 		if err = dress(out, o.To); err == nil {
-			err = out.Sync()
+			err = f.sync(out)
 		}
 	}
 	return errors.Join(err, out.Close())
@@ -478,7 +550,10 @@ func openParent(root *os.Root, name string) (*os.File, string, error) {
 	return d, path.Base(name), err
 }
 
-func syncParent(root *os.Root, name string) error {
+func (f *performer) syncParent(root *os.Root, name string) error {
+	if f.many {
+		return nil
+	}
 	d, _, err := openParent(root, name)
 	if err != nil {
 		return err

@@ -12,9 +12,15 @@ import (
 	"gatehouse/internal/exec/killtest"
 )
 
-const killVar = "GATEHOUSE_STAGE_KILL" // what the program that is killed does, and the folder of its tasks
+const (
+	killVar = "GATEHOUSE_STAGE_KILL" // what the program that is killed does, and the folder of its tasks
+	manyVar = "GATEHOUSE_STAGE_MANY" // not empty: it makes what it writes durable together
+)
 
 func TestMain(m *testing.M) {
+	if os.Getenv(manyVar) != "" {
+		manyOps = 0
+	}
 	if what, dir, ok := strings.Cut(os.Getenv(killVar), " "); ok {
 		os.Exit(decide(what, dir))
 	}
@@ -76,6 +82,15 @@ func plain(t *testing.T, dir string) string {
 //
 //redteam:attack Staged calls change nothing: kill -9 while a person accepts
 func TestKilledWhileAPersonAccepts(t *testing.T) {
+	t.Run("few names", func(t *testing.T) { killedWhileAccepting(t, "") })
+	t.Run("many names", func(t *testing.T) {
+		defer func(n int) { manyOps = n }(manyOps)
+		manyOps = 0
+		killedWhileAccepting(t, "1")
+	})
+}
+
+func killedWhileAccepting(t *testing.T, many string) {
 	if os.Geteuid() != 0 {
 		t.Skip("an ordinary user cannot copy the marks of deleted files")
 	}
@@ -107,7 +122,7 @@ func TestKilledWhileAPersonAccepts(t *testing.T) {
 			at := filepath.Join(t.TempDir(), "one")
 			tasks, real := copyTasks(t, base, at)
 			cmd := exec.Command(os.Args[0], "-test.run=^$")
-			cmd.Env = append(os.Environ(), killVar+"="+what+" "+tasks, "GOMAXPROCS=1")
+			cmd.Env = append(os.Environ(), killVar+"="+what+" "+tasks, manyVar+"="+many, "GOMAXPROCS=1")
 			ended, err := killtest.Before(cmd, n)
 			if errors.Is(err, killtest.ErrUnsupported) {
 				t.Skip(err)

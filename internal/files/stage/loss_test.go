@@ -134,7 +134,7 @@ func TestAFolderInANewFolderIsNew(t *testing.T) {
 // What a person removes during a call that changes it is not made again.
 func TestARemovalDuringACallIsAConflict(t *testing.T) {
 	m, real := open(t, Options{})
-	for n := range 50 {
+	for n := range times() {
 		name := fmt.Sprintf("d%d/f", n)
 		file := filepath.Join(real, name)
 		write(t, file, "old")

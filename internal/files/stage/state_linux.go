@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -30,6 +31,19 @@ func fileClock() time.Time {
 		return time.Now().Add(-10 * time.Millisecond) // the longest tick
 	}
 	return time.Unix(now.Unix())
+}
+
+// syncFileSystem makes durable what was written to the file system of a folder.
+func syncFileSystem(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := unix.Syncfs(int(d.Fd())); err != nil {
+		return fmt.Errorf("syncfs(%s): %w", dir, err)
+	}
+	return nil
 }
 
 // mostReads limits how often a file is read that changes while it is read.

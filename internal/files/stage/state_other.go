@@ -21,6 +21,7 @@ func mountsWithin(string) string              { return "" }
 func (s State) sameFile(o State) bool         { return s.Ino != 0 && s.Ino == o.Ino }
 func giveTo(string, fs.FileInfo)              {}
 func sizeOf(string) int64                     { return 0 }
+func syncFileSystem(string) error             { return errors.ErrUnsupported }
 
 func readDir(*os.File) ([]fs.DirEntry, error) { return nil, errors.ErrUnsupported }
 

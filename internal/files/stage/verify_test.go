@@ -215,3 +215,28 @@ func TestAMillionFiles(t *testing.T) {
 	}
 	t.Logf("%d names listed in %v", len(all), time.Since(began))
 }
+
+// Many small files are accepted and undone, all of them.
+func TestManyFilesAreAccepted(t *testing.T) {
+	long(t)
+	m, real := open(t, Options{})
+	w := begin(t, m, "ann", real)
+	const many = 200_000
+	w.shell(fmt.Sprintf("mkdir many; cd many; seq 1 %d | split -l 1 -a 4 -", many))
+	began := time.Now()
+	if r := w.accept(); len(r.Done) != many+1 || len(r.Conflict) > 0 {
+		t.Fatalf("%d of %d accepted, %d conflicts", len(r.Done), many+1, len(r.Conflict))
+	}
+	t.Logf("%d names accepted in %v", many+1, time.Since(began))
+	if names, err := os.ReadDir(filepath.Join(real, "many")); err != nil || len(names) != many {
+		t.Errorf("the folder has %d names, %v", len(names), err)
+	}
+	began = time.Now()
+	if r, err := m.Undo(w.id, "ann"); err != nil || len(r.Done) != many+1 || len(r.Conflict) > 0 {
+		t.Fatalf("%d undone, %d conflicts, %v", len(r.Done), len(r.Conflict), err)
+	}
+	t.Logf("undone in %v", time.Since(began))
+	if names, _ := os.ReadDir(real); len(names) != 0 {
+		t.Errorf("the folder has %v", names)
+	}
+}
