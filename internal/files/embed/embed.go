@@ -25,19 +25,19 @@ type Embedder interface {
 // Kinds of embedders.
 const (
 	OpenAI = "openai" // a server with the embeddings of OpenAI: llama-server, Ollama, LM Studio, any
-	Folder = "folder" // a folder with a BERT model: config.json, vocab.txt and model.safetensors
+	Folder = "folder" // a folder with a BERT model, or a table of tokens' vectors; see OpenFolder
 )
 
 // Settings choose the embedder of a host. The zero value means none.
 type Settings struct {
-	Kind       string `doc:"What makes the vectors: openai (a server with OpenAI's embeddings, such as llama-server, Ollama or LM Studio), or folder (a BERT model such as MiniLM on this machine). Left out, latent semantic analysis of each collection, which needs neither." enum:"openai,folder"`
+	Kind       string `doc:"What makes the vectors: openai (a server with OpenAI's embeddings, such as llama-server, Ollama or LM Studio), or folder (a BERT model such as MiniLM, or a table of vectors such as model2vec makes, on this machine). Left out, latent semantic analysis of each collection, which needs neither." enum:"openai,folder"`
 	URL        string `yaml:"url" doc:"Base URL of the server, such as http://127.0.0.1:11434/v1."`
 	Key        string `doc:"Key of the server, best as a reference: ${secret:NAME}."`
 	Model      string `doc:"Model of the server."`
 	Dimensions int    `doc:"Length of the server's vectors, such as 768."`
 	Query      string `doc:"What the model expects in front of a question, such as query: with a space."`
 	Document   string `doc:"What the model expects in front of a document."`
-	Path       string `doc:"Folder with config.json, vocab.txt and model.safetensors." kind:"path"`
+	Path       string `doc:"Folder with config.json, vocab.txt and model.safetensors, or with tokenizer.json and model.safetensors for a table of vectors." kind:"path"`
 }
 
 // maxDims is the largest length of a vector.
@@ -95,7 +95,7 @@ func New(s Settings, fill func(map[string]string) (map[string]secret.Text, error
 	case OpenAI:
 		return newServer(s, fill), nil
 	case Folder:
-		return OpenBERT(s.Path)
+		return OpenFolder(s.Path)
 	}
 	return nil, nil
 }

@@ -33,7 +33,9 @@ const ingestHelp = `Makes the files below a directory, or one file, searchable w
 - An ingest that was interrupted continues where it was when it is called again.
 - recreate deletes the collection first; it is needed after a change of the embedder.
 - shared lets the other callers of your context query the collection. They see files that they may read themselves.
-- background returns a job at once: follow it with job_status. Otherwise the call ends with the ingest.`
+- background returns a job at once: follow it with job_wait. Otherwise the call ends with the ingest.
+- watch returns a job that ingests, and again after each change below path, until job_cancel ends it. It ends with the
+  host, too: call again then, which reads only what has changed.`
 
 // Limits of one ingest.
 const (
@@ -49,6 +51,7 @@ type ingestIn struct {
 	All        bool   `json:"all,omitempty" doc:"also files ignored by .gitignore"`
 	Shared     *bool  `json:"shared,omitempty" doc:"let the callers of this context query it"`
 	Background bool   `json:"background,omitempty" doc:"return a job at once"`
+	Watch      bool   `json:"watch,omitempty" doc:"return a job that follows the changes below path until it is cancelled"`
 }
 
 type ingestOut struct {
@@ -70,11 +73,14 @@ type ingestOut struct {
 }
 
 func (k *knowledge) ingest(ctx context.Context, c *tool.Call, in ingestIn) (ingestOut, error) {
+	if in.Watch {
+		return k.startFollowing(c, in)
+	}
 	if !in.Background || k.deps.Job == nil {
-		return k.runIngest(ctx, c, in)
+		return k.runIngest(ctx, c, in, fileProgress(c))
 	}
 	id, err := k.deps.Job(c, "ingest "+in.Path, func(ctx context.Context, c *tool.Call) (tool.Result, error) {
-		out, err := k.runIngest(ctx, c, in)
+		out, err := k.runIngest(ctx, c, in, fileProgress(c))
 		if err != nil {
 			return tool.Result{}, err
 		}
@@ -86,7 +92,14 @@ func (k *knowledge) ingest(ctx context.Context, c *tool.Call, in ingestIn) (inge
 	return ingestOut{Success: true, Path: in.Path, Collection: in.Collection, Job: id, Message: "it has begun"}, nil
 }
 
-func (k *knowledge) runIngest(ctx context.Context, c *tool.Call, in ingestIn) (ingestOut, error) {
+// fileProgress returns a function that reports the files of an ingest as the progress of its call.
+func fileProgress(c *tool.Call) func(done, total int, note string) {
+	return func(done, total int, note string) { c.Peer.Progress(float64(done), float64(total), note) }
+}
+
+func (k *knowledge) runIngest(
+	ctx context.Context, c *tool.Call, in ingestIn, progress func(done, total int, note string),
+) (ingestOut, error) {
 	src, err := newSource(c, in)
 	if err != nil {
 		return ingestOut{}, err
@@ -104,10 +117,8 @@ func (k *knowledge) runIngest(ctx context.Context, c *tool.Call, in ingestIn) (i
 	r, col, err := k.store.Ingest(ctx, index.Ingest{
 		Owner: c.Caller.Owner, Name: in.Collection, Below: src.below, Items: src.items,
 		Partial: in.Glob != "" || src.incomplete, Recreate: in.Recreate,
-		Read: func(ctx context.Context, it index.Item) (index.Document, error) { return k.read(ctx, src, it) },
-		Progress: func(done, total int, note string) {
-			c.Peer.Progress(float64(done), float64(total), note)
-		},
+		Read:     func(ctx context.Context, it index.Item) (index.Document, error) { return k.read(ctx, src, it) },
+		Progress: progress,
 	})
 	if err != nil {
 		return ingestOut{}, refuse(in.Collection, err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gatehouse/internal/files/embed"
+	"gatehouse/internal/files/filewatch"
 	"gatehouse/internal/files/index"
 	"gatehouse/internal/files/vectorstore"
 	"gatehouse/module"
@@ -47,6 +48,10 @@ type knowledge struct {
 	own   bool // the store is closed with the module
 	deps  module.Deps
 	offer module.Offer
+
+	watcher *filewatch.Watcher
+	ctx     context.Context // ends with the module, and with it the jobs that follow folders
+	cancel  context.CancelFunc
 }
 
 // ingestTimeout is the limit of one ingest.
@@ -55,7 +60,8 @@ const ingestTimeout = 6 * time.Hour
 // New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		k := &knowledge{store: cfg.Store, deps: d}
+		k := &knowledge{store: cfg.Store, deps: d, watcher: filewatch.New(d.Log)}
+		k.ctx, k.cancel = context.WithCancel(context.Background())
 		if k.store == nil {
 			k.store, k.own = index.Open("", index.Options{}), true
 		}
@@ -101,10 +107,12 @@ func (k *knowledge) Offer(context.Context, module.Audience) (*module.Offer, erro
 
 // Close implements module.Module.
 func (k *knowledge) Close(context.Context) error {
+	k.cancel()
+	err := k.watcher.Close()
 	if k.own {
-		return k.store.Close()
+		err = errors.Join(err, k.store.Close())
 	}
-	return nil
+	return err
 }
 
 // EndOwned implements module.Owned: it deletes the collections of removed owners.

@@ -1,6 +1,7 @@
 package rag
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,6 +35,7 @@ func start(t *testing.T) agent {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { m.Close(context.Background()) })
 	return agent{t: t, module: m, owner: "ann/lab"}.in(t.TempDir())
 }
 
