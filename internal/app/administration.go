@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"gatehouse/internal/access/audit"
-	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch"
 	"gatehouse/internal/dispatch/contextstore"
@@ -39,7 +38,7 @@ func (a *App) addAdministration(ctx context.Context) error {
 		},
 	}
 	if !a.opts.Private && a.cfg.Folders.Config != "" {
-		c.Secrets = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile)
+		c.Secrets = a.secretStore()
 	}
 	for _, m := range administration.Modules(c) {
 		if err := a.host.AddFor(ctx, contextstore.Admin, m.Name, m.New); err != nil {

@@ -322,13 +322,14 @@ func (a *App) buildHost(context.Context) error {
 			o.Sessions.Node, o.Sessions.Ended = a.nodes.ID(), a.nodes.sessionEnded
 		}
 	}
+	a.joinBus(&o)
 	a.core = core.New(o)
 	a.host, a.views, a.calls = a.core.Modules, a.core.Views, a.core.Calls
 	a.table, a.engine = a.core.Sessions, a.core.Engine
 	a.watchHost() // metrics and the ledger stop after everything that publishes events
 	a.watchLedger()
 	a.parts = append(a.parts, a.core.Parts(a.cfg.Limits.StopPatience)...)
-	return nil
+	return a.serveCalls()
 }
 
 // These are the host's own modules, which are part of every view.

@@ -161,7 +161,7 @@ func (a *App) backupDeps() (c keeping.Config, err error) {
 	}
 	c.Folders = BackedUp(a.cfg)
 	if a.cfg.Folders.Config != "" {
-		c.Secrets = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile)
+		c.Secrets = a.secretStore()
 	}
 	c.PutPackages = a.putPackages
 	c.Backups = NewKeeper(a.cfg, backup.Options{

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gatehouse/internal/cluster"
+	"gatehouse/internal/cluster/filelog"
 	"gatehouse/internal/cluster/sqllog"
 	"gatehouse/internal/config"
 	"gatehouse/internal/files/atomicfile"
@@ -29,6 +30,7 @@ type clusterNodes struct {
 	log      *slog.Logger
 	sessions *cluster.Bucket
 	shared   *cluster.Bucket // of keys
+	files    *filelog.Files  // with secrets
 	lease    time.Duration
 
 	transport *http.Transport // to other nodes
@@ -65,7 +67,7 @@ func (a *App) openCluster(ctx context.Context) error {
 	nodes := &clusterNodes{
 		Node: node, app: a, log: a.log, ended: make(chan string, 10_000), lease: max(c.Lease, time.Second),
 	}
-	nodes.transport = nodes.nodeTransport()
+	nodes.transport = nodes.nodeTransport("http")
 	a.nodes = nodes
 	a.closing("cluster", func(context.Context) error { node.Close(); return nil })
 	if nodes.sessions, err = node.Bucket(ctx, "sessions", cluster.BucketOptions{TTL: sessionRecords}); err != nil {
@@ -76,6 +78,9 @@ func (a *App) openCluster(ctx context.Context) error {
 	}
 	if err := nodes.shareKeys(ctx, filepath.Join(a.cfg.Folders.Data, "keys.json")); err != nil {
 		return fmt.Errorf("share the keys of the cluster: %w", err)
+	}
+	if err := nodes.shareSecrets(ctx); err != nil {
+		return err
 	}
 	if err := nodes.answerStatus(); err != nil {
 		return err
@@ -230,6 +235,9 @@ func (c *clusterNodes) runNodes(ctx context.Context) error {
 			}
 		}
 	})
+	if c.files != nil {
+		all.Go(func() { c.files.Run(ctx, c.log) })
+	}
 	all.Go(func() {
 		for {
 			select {

@@ -336,12 +336,12 @@ func nodeError(body []byte, text string) []byte {
 	return protocol.Respond(f)
 }
 
-// nodeTransport returns the client of other nodes' HTTP servers.
-func (c *clusterNodes) nodeTransport() *http.Transport {
+// nodeTransport returns the client of the HTTP servers that other nodes have at a service.
+func (c *clusterNodes) nodeTransport(service string) *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 			node, _, _ := strings.Cut(addr, ".")
-			conn, err := c.Dial(ctx, node, "http")
+			conn, err := c.Dial(ctx, node, service)
 			if err != nil {
 				return nil, err
 			}
@@ -384,7 +384,7 @@ func (e sessionsElsewhere) forward(
 	out.Host = "node"
 	for _, name := range []string{
 		"Accept", "Content-Type", "Mcp-Session-Id", "Mcp-Protocol-Version", "Last-Event-Id", "X-Mcp-Context",
-		"Traceparent",
+		"Traceparent", "Mcp-Method", "Mcp-Name",
 	} {
 		if v := r.Header[name]; len(v) > 0 {
 			out.Header[name] = v

@@ -42,7 +42,7 @@ func (a *App) fillSecrets() func(map[string]string) (map[string]secret.Text, err
 	if a.cfg.Folders.Config == "" {
 		return nil
 	}
-	return secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Fill
+	return a.secretStore().Fill
 }
 
 // openContexts opens the store of contexts that are created at run time. If it cannot be read, the host starts

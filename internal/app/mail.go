@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 
-	"gatehouse/internal/access/secret"
 	"gatehouse/internal/modules/smtp"
 )
 
@@ -18,7 +17,7 @@ func (a *App) smtpDeps() (smtp.Config, error) {
 		Log:     a.log,
 	}
 	if dir := a.cfg.Folders.Config; dir != "" && !a.opts.Private {
-		o.Secrets = secret.In(dir, a.cfg.Secrets.KeyFile)
+		o.Secrets = a.secretStore()
 	}
 	a.mailer = smtp.NewMailer(o)
 	a.startNotices()

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"sync"
 
-	"gatehouse/internal/access/secret"
 	"gatehouse/internal/dispatch/toolsearch"
 	"gatehouse/internal/files/embed"
 	"gatehouse/internal/files/index"
@@ -153,7 +152,7 @@ func (a *App) networkDeps() (c network.Config, err error) {
 func (a *App) systemDeps() (c system.Config, err error) {
 	c.Rules = a.rules
 	if dir := a.cfg.Folders.Config; dir != "" && !a.opts.Private {
-		c.Secrets = secret.In(dir, a.cfg.Secrets.KeyFile)
+		c.Secrets = a.secretStore()
 		c.Folder = filepath.Join(a.cfg.Folders.State, "system")
 	}
 	return c, nil
@@ -166,7 +165,7 @@ func (a *App) dbDeps() (db.Config, error) {
 // publicKeyDeps returns no key on a private host, which would have to store it.
 func (a *App) publicKeyDeps() (c pubkey.Config, err error) {
 	if !a.opts.Private && a.cfg.Folders.Config != "" {
-		c.Recipient = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Recipient
+		c.Recipient = a.secretStore().Recipient
 	}
 	return c, nil
 }

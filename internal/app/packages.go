@@ -100,7 +100,7 @@ func (a *App) packageOptions() packages.Options {
 	}
 	o.Secrets, o.Administrator = a.fillSecrets(), a.rules
 	if a.cfg.Folders.Config != "" {
-		o.Logins = secret.Logins(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile)
+		o.Logins = secret.Logins(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Share(a.nodes.sharedFiles())
 	}
 	return o
 }

@@ -56,7 +56,7 @@ func (a *App) registryLogins() map[string]image.Login {
 		err := errors.New("this host keeps no secrets")
 		var password secret.Text
 		if a.cfg.Folders.Config != "" {
-			password, err = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Get(l.Secret)
+			password, err = a.secretStore().Get(l.Secret)
 		}
 		if err != nil {
 			a.log.Warn(

@@ -499,6 +499,18 @@ func TestPatchesForThoseWhoSeeAPart(t *testing.T) {
 	)
 }
 
+// A caller who is no administrator receives patches of the packages whose tools it may call.
+func TestPatchesOfPackages(t *testing.T) {
+	_, client := liveOn(t, ruled(t, "package"), Options{})
+	admin, eve := client("ann", "admin"), client("eve")
+	uri := publicstate.PublicURI + "/packageData"
+	eve.listen(uri)
+	admin.wait(admin.result("package_install", packageArgs(t, "up", "good")))
+	if meta := eve.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"path":"/up"`) {
+		t.Errorf("eve received %s", meta)
+	}
+}
+
 // Whether a client may subscribe to a file does not depend on the names of the tools in its view, or on which
 // tools are in it.
 func TestFilesAreFollowedInEveryView(t *testing.T) {

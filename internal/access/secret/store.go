@@ -36,8 +36,22 @@ var (
 // it; a reader sees a change completely or not at all. Nothing is cached between calls. It is safe for
 // concurrent use.
 type Store struct {
-	file string
-	key  string
+	file   string
+	key    string
+	shared Shared // nil if the file is this host's alone
+}
+
+// Shared changes files that several hosts have in common.
+type Shared interface {
+	// Change replaces a file by what change makes of its newest content, nil if there is none. It may call change again.
+	Change(path string, change func(old []byte) ([]byte, error)) error
+}
+
+// Share returns the store with a file that other hosts have too. They must have the same key. A nil x changes nothing.
+func (s *Store) Share(x Shared) *Store {
+	with := *s
+	with.shared = x
+	return &with
 }
 
 // In returns the store of a folder: the file secrets.age, and the key in keyFile, or in secrets.key of
@@ -140,30 +154,44 @@ func (s *Store) List() ([]Entry, error) {
 
 // changeRecords reads, changes and writes all secrets, under a lock that excludes other processes.
 func (s *Store) changeRecords(create bool, f func(map[string]record) error) error {
+	if s.shared != nil {
+		return s.shared.Change(s.file, func(sealed []byte) ([]byte, error) { return s.changeSealed(sealed, create, f) })
+	}
 	unlock, err := atomicfile.Lock(s.file + ".lock")
 	if err != nil {
 		return fmt.Errorf("change secrets: %w", err)
 	}
 	defer unlock()
-	all, err := s.readRecords()
-	if err != nil {
+	sealed, err := atomicfile.Read(s.file, maxFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read secrets: %w", err)
+	}
+	if sealed, err = s.changeSealed(sealed, create, f); err != nil {
 		return err
 	}
+	return atomicfile.Write(s.file, sealed)
+}
+
+// changeSealed returns encrypted secrets with a change. nil holds none.
+func (s *Store) changeSealed(sealed []byte, create bool, f func(map[string]record) error) ([]byte, error) {
+	all, err := s.open(sealed)
+	if err != nil {
+		return nil, err
+	}
 	if err := f(all); err != nil {
-		return err
+		return nil, err
 	}
 	identity, err := s.identity()
 	if errors.Is(err, fs.ErrNotExist) && create {
 		identity, err = s.newIdentity()
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	sealed, err := encrypt(all, identity.Recipient())
-	if err != nil {
-		return fmt.Errorf("encrypt secrets: %w", err)
+	if sealed, err = encrypt(all, identity.Recipient()); err != nil {
+		return nil, fmt.Errorf("encrypt secrets: %w", err)
 	}
-	return atomicfile.Write(s.file, sealed)
+	return sealed, nil
 }
 
 // readRecords decrypts all secrets. A missing file holds no secrets.
@@ -174,6 +202,14 @@ func (s *Store) readRecords() (map[string]record, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read secrets: %w", err)
+	}
+	return s.open(sealed)
+}
+
+// open decrypts the content of the file. nil holds no secrets.
+func (s *Store) open(sealed []byte) (map[string]record, error) {
+	if sealed == nil {
+		return map[string]record{}, nil
 	}
 	identity, err := s.identity()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -216,22 +252,27 @@ func (s *Store) identity() (*age.X25519Identity, error) {
 	)
 }
 
-func (s *Store) newIdentity() (*age.X25519Identity, error) {
+// NewKey returns the content of the file of a new key.
+func NewKey() ([]byte, error) {
 	i, err := age.GenerateX25519Identity()
 	if err != nil {
 		return nil, err
 	}
-	text := fmt.Sprintf(
-		"# opens secrets.age; both files together give the secrets\n# public key: %s\n%s\n",
-		i.Recipient(),
-		i,
-	)
-	if err := atomicfile.Create(s.key, []byte(text)); errors.Is(err, fs.ErrExist) {
+	return fmt.Appendf(nil, "# opens secrets.age; both files together give the secrets\n# public key: %s\n%s\n",
+		i.Recipient(), i), nil
+}
+
+func (s *Store) newIdentity() (*age.X25519Identity, error) {
+	text, err := NewKey()
+	if err != nil {
+		return nil, err
+	}
+	if err := atomicfile.Create(s.key, text); errors.Is(err, fs.ErrExist) {
 		return s.identity() // another store with this key has just made it
 	} else if err != nil {
 		return nil, fmt.Errorf("write the key of the secrets: %w", err)
 	}
-	return i, nil
+	return s.identity()
 }
 
 func encrypt(all map[string]record, to age.Recipient) ([]byte, error) {

@@ -237,6 +237,11 @@ var layers = [][]unit{
 			why:  "it stores the changes of mounts as records of a cluster",
 		},
 		{
+			path: "internal/cluster/filelog",
+			only: []string{"internal/cluster", "internal/files/atomicfile"},
+			why:  "it stores the contents of files as records of a cluster",
+		},
+		{
 			path: "internal/cluster/sqllog",
 			only: []string{"internal/cluster", "internal/files/sqlfile"},
 			why:  "it stores the changes of files as records of a cluster",
@@ -249,6 +254,11 @@ var layers = [][]unit{
 		},
 	},
 	{
+		{
+			path: "internal/cluster/nodebus",
+			only: []string{"internal/cluster", "internal/dispatch/bus", "tool"},
+			why:  "it carries calls between the buses of nodes, whatever they call",
+		},
 		{
 			path: "internal/access/guardrail",
 			only: []string{

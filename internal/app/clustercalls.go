@@ -1,0 +1,92 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"gatehouse/internal/app/core"
+	"gatehouse/internal/cluster"
+	"gatehouse/internal/cluster/nodebus"
+	"gatehouse/internal/mcp/protocol"
+)
+
+// newID returns what makes ids of this node's jobs and outputs; nil without a cluster, which means the default.
+func (c *clusterNodes) newID() func() string {
+	if c == nil {
+		return nil
+	}
+	return func() string { return strings.ToLower(rand.Text()) + "_" + c.ID() }
+}
+
+// knowsNode reports whether an id is that of a node, and whether it is heard.
+func (c *clusterNodes) knowsNode(id string) (known, alive bool) {
+	for _, p := range c.Nodes() {
+		if p.ID == id {
+			return true, p.Alive
+		}
+	}
+	return false, false
+}
+
+// Task implements httpserver.Nodes.
+func (e sessionsElsewhere) Task(
+	w http.ResponseWriter, r *http.Request, who *protocol.Caller, id string, body []byte,
+) bool {
+	_, node, ok := strings.Cut(id, "_")
+	if e.arrived || !ok || node == e.ID() || !cluster.ValidID(node) {
+		return false
+	}
+	known, alive := e.knowsNode(node)
+	if !known {
+		return false
+	}
+	if alive {
+		if sent, _ := e.forward(w, r, who, node, "", body); sent {
+			return true
+		}
+	}
+	writeNodeError(w, http.StatusBadGateway, body,
+		"the task is on node "+node+", which is not heard; if the node has died, the task is lost")
+	return true
+}
+
+// joinBus makes handles name this node, and calls with a handle of another node run there.
+func (a *App) joinBus(o *core.Options) {
+	if a.nodes == nil {
+		return
+	}
+	o.Modules.Node = a.nodes.ID()
+	o.Requests = &nodebus.Bus{
+		Bus: a.bus, Self: a.nodes.ID(), Node: a.nodes.knowsNode, Transport: a.nodes.nodeTransport(nodebus.Service),
+	}
+}
+
+// serveCalls runs the calls that other nodes send because of their handles.
+func (a *App) serveCalls() error {
+	if a.nodes == nil {
+		return nil
+	}
+	ln, err := a.nodes.Listen(nodebus.Service)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: nodebus.Handler(a.bus), ReadHeaderTimeout: time.Minute}
+	a.addPart("calls of other nodes", func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.Limits.StopPatience/2)
+			defer cancel()
+			server.Shutdown(ctx)
+			server.Close()
+		})
+		defer stop()
+		if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	return nil
+}

@@ -1,0 +1,115 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/cluster"
+	"gatehouse/internal/cluster/filelog"
+	"gatehouse/internal/config"
+)
+
+// The files of secrets that all nodes have. The key is one of them unless the settings name its file: then every node
+// must be given the same one.
+const (
+	secretsFile = "secrets.age"
+	loginsFile  = "logins.age"
+	secretsKey  = "secrets.key"
+)
+
+func sharedFilesOf(f config.Folders) (mark string, paths map[string]string) {
+	paths = map[string]string{}
+	for _, name := range []string{secretsFile, loginsFile, secretsKey} {
+		paths[name] = filepath.Join(f.Config, name)
+	}
+	return filepath.Join(ClusterFolder(f.Data), "files.json"), paths
+}
+
+// shareSecrets makes the secrets and the logins of packages those of all nodes.
+func (c *clusterNodes) shareSecrets(ctx context.Context) error {
+	f, keyFile := c.app.cfg.Folders, c.app.cfg.Secrets.KeyFile
+	if f.Config == "" {
+		return nil
+	}
+	mark, paths := sharedFilesOf(f)
+	files, err := filelog.Open(ctx, c.Node, mark, paths)
+	if err != nil {
+		return fmt.Errorf("secrets of the cluster: %w", err)
+	}
+	if keyFile == "" {
+		if err := shareKeyOfSecrets(ctx, files, paths[secretsKey]); err != nil {
+			return fmt.Errorf("secrets of the cluster: %w", err)
+		}
+	}
+	for _, name := range []string{secretsFile, loginsFile} {
+		if err := files.Join(ctx, name); err != nil {
+			return fmt.Errorf("secrets of the cluster: %w", err)
+		}
+	}
+	c.files = files
+	return nil
+}
+
+// shareKeyOfSecrets makes this node have the cluster's key. If there is none, the first node makes it.
+func shareKeyOfSecrets(ctx context.Context, files *filelog.Files, path string) error {
+	if err := files.Join(ctx, secretsKey); err != nil {
+		return err
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return files.Change(path, func(old []byte) ([]byte, error) {
+		if old != nil {
+			return old, nil
+		}
+		return secret.NewKey()
+	})
+}
+
+// sharedFiles returns what changes the secrets on all nodes; nil without a cluster.
+func (c *clusterNodes) sharedFiles() secret.Shared {
+	if c == nil || c.files == nil {
+		return nil
+	}
+	return c.files
+}
+
+// secretStore returns the store of this host, or of its cluster.
+func (a *App) secretStore() *secret.Store {
+	return secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Share(a.nodes.sharedFiles())
+}
+
+// SecretStore returns the store of this machine for a command. If a node runs here, the store is that of all nodes, and
+// changes go through the node.
+func SecretStore(f config.Folders, keyFile string) *secret.Store {
+	s := secret.In(f.Config, keyFile)
+	if mark, _ := sharedFilesOf(f); filelog.Has(mark) {
+		return s.Share(visitorsFiles{f})
+	}
+	return s
+}
+
+// visitorsFiles changes files by way of the node of this machine.
+type visitorsFiles struct{ folders config.Folders }
+
+// Change implements secret.Shared.
+func (v visitorsFiles) Change(path string, change func([]byte) ([]byte, error)) error {
+	n, err := cluster.Visitor(ClusterFolder(v.folders.Data))
+	if err != nil {
+		return fmt.Errorf("%s belongs to all nodes of a cluster: %w", path, err)
+	}
+	defer n.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
+	defer cancel()
+	mark, paths := sharedFilesOf(v.folders)
+	files, err := filelog.Open(ctx, n, mark, paths)
+	if err != nil {
+		return err
+	}
+	return files.Change(path, change)
+}
