@@ -5,6 +5,7 @@
 //	browser -n 2             a first look
 //	browser -o file.md       the table into a file too
 //	browser -start           only the start, which needs a quiet machine
+//	browser -chromium PROG   the browser of the two others; Gatehouse uses the one that it finds
 //
 // It is run in bench, below the tree that it measures.
 // In each round every subject is started, does everything and is stopped; the order changes from round to round. A
@@ -80,17 +81,18 @@ var onlyStart bool
 func main() {
 	n := flag.Int("n", 7, "rounds")
 	flag.BoolVar(&onlyStart, "start", false, "only the start of the server and of the browser")
+	chromium := flag.String("chromium", "chromium", "the browser of the two others")
 	out := flag.String("o", "", "write the table to this file too")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := measure(ctx, *n, *out); err != nil {
+	if err := measure(ctx, *n, *chromium, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "browser:", err)
 		os.Exit(1)
 	}
 }
 
-func measure(ctx context.Context, n int, out string) error {
+func measure(ctx context.Context, n int, chromium, out string) error {
 	top, err := filepath.Abs("..")
 	if err != nil {
 		return err
@@ -99,7 +101,7 @@ func measure(ctx context.Context, n int, out string) error {
 	if err != nil {
 		return err
 	}
-	chromium, err := exec.LookPath("chromium")
+	chromium, err = exec.LookPath(chromium)
 	if err != nil {
 		return err
 	}

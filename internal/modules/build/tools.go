@@ -150,7 +150,7 @@ type idIn struct {
 
 func (m *runner) statusTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "build_status", Title: "Show a build", Effects: tool.Reads,
+		Name: "build_status", Title: "Show a build", Effects: tool.Reads, Handle: "id",
 		Description: "Returns the state of a build with its errors and warnings, as far as it is known.",
 	}, func(ctx context.Context, c *tool.Call, in idIn) (buildOut, error) {
 		b, _, err := m.findBuild(ctx, c.Caller.Owner, in.ID, false)
@@ -219,7 +219,7 @@ type logsOut struct {
 
 func (m *runner) logsTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "build_logs", Title: "Read the output of a build", Effects: tool.Reads, Budget: -1,
+		Name: "build_logs", Title: "Read the output of a build", Effects: tool.Reads, Budget: -1, Handle: "id",
 		Description: "Returns the output of a build by lines, a page at a time, or its end, " +
 			"or the lines that contain a text.",
 	}, func(ctx context.Context, c *tool.Call, in logsIn) (out logsOut, err error) {
@@ -292,7 +292,7 @@ func (o testsOut) Facts() string {
 
 func (m *runner) testsTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "build_tests", Title: "List the tests of a build", Effects: tool.Reads,
+		Name: "build_tests", Title: "List the tests of a build", Effects: tool.Reads, Handle: "id",
 		Description: "Lists the tests of a build as a tree, those that failed first.",
 	}, func(ctx context.Context, c *tool.Call, in idIn) (out testsOut, err error) {
 		b, log, err := m.findBuild(ctx, c.Caller.Owner, in.ID, true)
@@ -333,6 +333,7 @@ func writeTests(text *strings.Builder, all []*builds.Test, depth int) {
 func (m *runner) stopTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "build_stop", Title: "Stop a build", Effects: tool.Writes | tool.Destroys | tool.Idempotent,
+		Handle:      "id",
 		Description: "Stops a running build and everything that it started.",
 	}, func(ctx context.Context, c *tool.Call, in idIn) (buildOut, error) {
 		m.mu.Lock()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gatehouse/internal/dispatch/toolsearch"
+	"gatehouse/internal/files/filewatch"
 	"gatehouse/internal/sandbox/manager"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -69,6 +70,7 @@ type programs struct {
 	stubs   stubCache
 	journal *journal
 	saved   *savedPrograms
+	watcher *filewatch.Watcher // of what other hosts save; nil without a folder
 
 	mu     sync.Mutex
 	closed bool
@@ -83,7 +85,9 @@ func New(c Config) module.New {
 		m.life, m.end = context.WithCancel(context.Background())
 		m.offer = &module.Offer{Tools: []tool.Tool{m.runTool(), m.listTool(), m.saveTool(), m.removeTool()}}
 		var err error
-		m.saved, err = openSaved(c.Folder)
+		if m.saved, err = openSaved(c.Folder); err == nil && c.Folder != "" {
+			m.followSaved(c.Folder)
+		}
 		return m, err
 	}
 }
@@ -95,6 +99,9 @@ func (m *programs) Close(context.Context) error {
 	m.mu.Unlock()
 	m.end()
 	m.work.Wait()
+	if m.watcher != nil {
+		return m.watcher.Close()
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package code
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/files/atomicfile"
 	"gatehouse/internal/files/filelock"
+	"gatehouse/internal/files/filewatch"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/mcp/schema"
 	"gatehouse/module"
@@ -48,8 +50,9 @@ type savedProgram struct {
 type savedPrograms struct {
 	path string // "" keeps them in memory
 
-	mu  sync.Mutex // guards all, and is held while the file is written
+	mu  sync.Mutex // guards all and raw, and is held while the file is written
 	all []savedProgram
+	raw []byte // of the file
 }
 
 func openSaved(dir string) (*savedPrograms, error) {
@@ -77,8 +80,44 @@ func (s *savedPrograms) read() error {
 	if err := json.Unmarshal(b, &all); err != nil {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
-	s.all = all
+	s.all, s.raw = all, b
 	return nil
+}
+
+// reread reads the file again and reports whether another host has changed it.
+func (s *savedPrograms) reread() (changed bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.raw
+	err = s.read()
+	return !bytes.Equal(before, s.raw), err
+}
+
+// followSaved offers what other hosts on the same folder save, as soon as they have. If the folder cannot be made or
+// watched, it is offered after the next change by this host.
+func (m *programs) followSaved(dir string) {
+	m.watcher = filewatch.New(m.log)
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		_, err = m.watcher.Watch(dir, func() {
+			changed, err := m.saved.reread()
+			if err != nil {
+				m.report("cannot read the saved programs", err)
+			}
+			if changed {
+				m.deps.Changed(module.Audience{})
+			}
+		})
+	}
+	if err != nil {
+		m.report("programs that other hosts save are not noticed", err)
+	}
+}
+
+func (m *programs) report(what string, err error) {
+	if m.log != nil {
+		m.log.Warn(what, "err", err)
+	}
 }
 
 // change applies f to the programs and stores them.
@@ -110,6 +149,7 @@ func (s *savedPrograms) change(ctx context.Context, f func([]savedProgram) ([]sa
 		if err != nil {
 			return err
 		}
+		s.raw = b
 	}
 	s.all = next
 	return nil
@@ -176,8 +216,8 @@ type saveIn struct {
 	Name        string         `json:"name" doc:"of the tool, which becomes code_NAME" pattern:"^[a-z][a-z0-9_]{0,39}$"`
 	Description string         `json:"description" doc:"what it does, for its callers" min:"1" max:"1000"`
 	Language    string         `json:"language" enum:"python,javascript,typescript"`
-	Code        string         `json:"code" doc:"the program; its arguments are the object args" min:"1" max:"16384"`
-	Input       map[string]any `json:"input,omitempty" doc:"JSON Schema of its arguments, an object"`
+	Code        string         `json:"code" doc:"the program; its arguments are the object args" min:"1" max:"16384" example:"print(args)"`
+	Input       map[string]any `json:"input,omitempty" doc:"JSON Schema of its arguments, an object" example:"{\"type\":\"object\"}"`
 	Confirm     string         `json:"confirm,omitempty" doc:"the name, if the user has agreed and the client cannot ask"`
 }
 

@@ -16,7 +16,7 @@ const longest = 25 * time.Hour
 
 type runIn struct {
 	Language string  `json:"language" enum:"python,javascript,typescript"`
-	Code     string  `json:"code" doc:"the program; tools.NAME(argument=value) in Python and await tools.NAME({argument: value}) in the others call a tool" min:"1" max:"262144"`
+	Code     string  `json:"code" doc:"the program; tools.NAME(argument=value) in Python and await tools.NAME({argument: value}) in the others call a tool" min:"1" max:"262144" example:"print(6 * 7)"`
 	Timeout  float64 `json:"timeout,omitempty" doc:"seconds that it may run; default 60" min:"0" max:"86400"`
 }
 

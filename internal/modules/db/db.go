@@ -157,8 +157,8 @@ func (m *db) dump(_ context.Context, c *tool.Call, in dumpIn) (dumpOut, error) {
 }
 
 type putIn struct {
-	Pointer string          `json:"pointer" doc:"the part after /public/ui, such as /theme; empty for all of it" max:"4096"`
-	Value   json.RawMessage `json:"value,omitempty" doc:"any JSON"`
+	Pointer string          `json:"pointer" doc:"the part after /public/ui, such as /theme; empty for all of it" max:"4096" example:"/theme"`
+	Value   json.RawMessage `json:"value,omitempty" doc:"any JSON" example:"\"dark\""`
 	Remove  bool            `json:"remove,omitempty" doc:"remove the value at pointer"`
 }
 

@@ -31,6 +31,7 @@ func (f *jobModule) Offer(context.Context, module.Audience) (*module.Offer, erro
 	return &module.Offer{Tools: []tool.Tool{
 		tool.New(tool.Def{
 			Name: "job_wait", Title: "Wait for a job", Effects: tool.Reads, Task: tool.TaskNever,
+			Handle:      "id",
 			Description: "Waits for a job and returns its result, or its progress.",
 			Help: "A call that takes long returns the id of a job. `job_wait` waits for it up to 35 seconds; " +
 				"call it again while the job runs. If the job asks a question, this call asks it.",
@@ -41,6 +42,7 @@ func (f *jobModule) Offer(context.Context, module.Audience) (*module.Offer, erro
 		}, f.listJobs),
 		tool.New(tool.Def{
 			Name: "job_cancel", Title: "Cancel a job", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever,
+			Handle:      "id",
 			Description: "Cancels a job that has not ended.",
 		}, f.cancel),
 	}}, nil

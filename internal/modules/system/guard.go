@@ -166,7 +166,7 @@ func (s *system) guardTools() []daemonTool {
 			Description: "Keeps a change of the machine's network that would be taken back. " +
 				"It must come over another connection than the change.",
 			Help: onlyHelp + " The connection on which a change was made may have survived what cuts off every new one. " +
-				"A client that has one connection alone is helped by gatehouse call --modules system system_confirm.",
+				"A client that has one connection alone is helped by gatehouse call --daemon system_confirm.",
 		}, s.confirmChange)},
 		{Tool: tool.New(tool.Def{
 			Name: "system_take_back", Title: "Take a change back", Effects: tool.Writes, Task: tool.TaskNever,

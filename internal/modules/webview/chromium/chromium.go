@@ -133,9 +133,6 @@ func Launch(ctx context.Context, o Options, event func(Event)) (_ *Process, err 
 	if err != nil {
 		return nil, err
 	}
-	if o.Program == "" { // a script that the settings name is meant
-		program = behindLauncher(program)
-	}
 	if o.Driver != nil {
 		return launchConfined(ctx, program, o, event)
 	}

@@ -12,8 +12,10 @@ import (
 // ErrNotFound is the error of Find if this machine has no browser.
 var ErrNotFound = errors.New("there is no Chromium, Chrome, Edge or Brave on this machine")
 
-// programs are the browsers that are looked for, by their names in PATH.
+// programs are the browsers that are looked for, by their names in PATH. The first two are Chromium without the parts
+// that only a window needs: they start in a third of the time.
 var programs = []string{
+	"chromium-headless-shell", "chrome-headless-shell",
 	"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge", "msedge",
 	"brave-browser", "brave",
 }
@@ -34,14 +36,14 @@ var places = map[string][]string{
 }
 
 // FindProgram returns the browser to start: the program that is named, a path or a name in PATH, or else the first that
-// this machine has.
+// this machine has, without its launcher script.
 func FindProgram(program string) (string, error) {
 	if program != "" {
 		return exec.LookPath(program)
 	}
 	for _, name := range programs {
 		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
+			return behindLauncher(path), nil
 		}
 	}
 	for _, path := range places[runtime.GOOS] {
@@ -52,17 +54,22 @@ func FindProgram(program string) (string, error) {
 	return "", ErrNotFound
 }
 
-// behindLauncher returns the browser behind the launcher script of Debian and its like: prefix/lib/NAME/NAME for
-// prefix/bin/NAME. The script runs some twenty programs to find out flags which the host sets or which only a window needs;
+// behindLauncher returns the browser behind the launcher script of Debian and its like: prefix/lib/NAME/NAME or
+// prefix/lib/chromium/NAME for prefix/bin/NAME. The script runs some twenty programs to find out flags which the host sets or which only a window needs;
 // that can take longer than the browser's own start. Any other program is returned as it is.
 func behindLauncher(program string) string {
-	name := filepath.Base(program)
-	behind := filepath.Join(filepath.Dir(filepath.Dir(program)), "lib", name, name)
-	if !startsWith(program, "#!") || !startsWith(behind, "\x7fELF") {
+	if !startsWith(program, "#!") {
 		return program
 	}
-	if found, err := exec.LookPath(behind); err == nil { // it may be executed
-		return found
+	name := filepath.Base(program)
+	for _, folder := range []string{name, "chromium"} {
+		behind := filepath.Join(filepath.Dir(filepath.Dir(program)), "lib", folder, name)
+		if !startsWith(behind, "\x7fELF") {
+			continue
+		}
+		if found, err := exec.LookPath(behind); err == nil { // it may be executed
+			return found
+		}
 	}
 	return program
 }

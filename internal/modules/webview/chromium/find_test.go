@@ -14,18 +14,19 @@ func TestLauncherScriptsAreLeftOut(t *testing.T) {
 	}
 	const script, browser = "#!/bin/sh\n", "\x7fELF and more"
 	for _, c := range []struct {
-		name, program, behind string
-		mode                  os.FileMode
-		left                  bool
+		name, file, program, behind string
+		mode                        os.FileMode
+		left                        bool
 	}{
-		{"Debian", script, browser, 0o755, true},
-		{"no script", browser, browser, 0o755, false},
-		{"another script behind it", script, script, 0o755, false},
-		{"not to be executed", script, browser, 0o644, false},
-		{"nothing behind it", script, "", 0o755, false},
+		{"Debian", "chromium", script, browser, 0o755, true},
+		{"Debian's headless shell", "chromium-headless-shell", script, browser, 0o755, true},
+		{"no script", "chromium", browser, browser, 0o755, false},
+		{"another script behind it", "chromium", script, script, 0o755, false},
+		{"not to be executed", "chromium", script, browser, 0o644, false},
+		{"nothing behind it", "chromium", script, "", 0o755, false},
 	} {
 		prefix := t.TempDir()
-		program, behind := filepath.Join(prefix, "bin", "chromium"), filepath.Join(prefix, "lib", "chromium", "chromium")
+		program, behind := filepath.Join(prefix, "bin", c.file), filepath.Join(prefix, "lib", "chromium", c.file)
 		write := func(path, text string, mode os.FileMode) {
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 				t.Fatal(err)
@@ -42,8 +43,9 @@ func TestLauncherScriptsAreLeftOut(t *testing.T) {
 		if c.left {
 			want = behind
 		}
-		if got := behindLauncher(program); got != want {
-			t.Errorf("%s: got %s, want %s", c.name, got, want)
+		t.Setenv("PATH", filepath.Dir(program))
+		if got, err := FindProgram(""); err != nil || got != want {
+			t.Errorf("%s: got %s, %v; want %s", c.name, got, err, want)
 		}
 	}
 }

@@ -238,7 +238,8 @@ type TypeOptions struct {
 	Clear   bool // the text replaces what is there
 	Submit  bool // Enter follows
 	Timeout time.Duration
-	// May is called with the origin of the frame before anything is typed; an error refuses it.
+	// May is called with the origin of the frame before anything is typed; an error refuses it. With May the text is a
+	// secret, which is put into the field in one step, so that no other field or frame gets a part of it.
 	May func(origin string, password bool) error
 }
 
@@ -269,8 +270,10 @@ func (t *Tab) Type(ctx context.Context, target Target, text string, o TypeOption
 		}
 	}
 	switch {
+	case o.May != nil:
+		err = t.change(ctx, e, "insertSecret", got.Origin, text)
 	case got.Setter:
-		err = t.setValue(ctx, e, text)
+		err = t.change(ctx, e, "setValue", text)
 	case text == "" && o.Clear && !got.Empty:
 		err = t.keys(
 			ctx,
@@ -291,12 +294,16 @@ func (t *Tab) Type(ctx context.Context, target Target, text string, o TypeOption
 	return e, t.settled(ctx, err)
 }
 
-func (t *Tab) setValue(ctx context.Context, e Element, text string) error {
+// change calls a function of the engine that changes the value of a field.
+func (t *Tab) change(ctx context.Context, e Element, function string, args ...any) error {
 	var got readiness
-	if err := t.callFunction(ctx, e.frame, "setValue", &got, e.n, text); err != nil {
+	if err := t.callFunction(ctx, e.frame, function, &got, append([]any{e.n}, args...)...); err != nil {
 		return err
 	}
-	if got.Why != "" {
+	switch {
+	case got.Stale:
+		return &StaleError{Ref: e.n, Role: e.Role, Name: e.Name}
+	case got.Why != "":
 		return &NotReadyError{e, got.Why}
 	}
 	return nil

@@ -698,6 +698,16 @@
       }
       return {ref, healed: ref !== n, next, fresh};
     },
+    // Puts a secret into a password field in one step, because the page, or one in another of its frames, could take
+    // the focus between two keys.
+    insertSecret(n, origin, text) {
+      const el = elementOf(n), field = el && editable(el);
+      if (!field || location.origin !== origin) return {stale: true};
+      field.focus({preventScroll: true});
+      if (field.type !== "password" || deepActive() !== field) return {why: "the page moved the focus to another field"};
+      if (!document.execCommand("insertText", false, text)) return {why: "it took no text"};
+      return {ok: true};
+    },
     setValue(n, value) {
       const el = elementOf(n), field = el && editable(el);
       if (!field) return {stale: true};
