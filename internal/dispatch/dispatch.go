@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/spool"
 	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/mcp/schema"
 	"gatehouse/internal/mcp/session"
 	"gatehouse/module"
@@ -313,7 +315,7 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 		watch:   watch{calls: d, req: r, began: began, limit: limit, cancel: cancel},
 		out:     output{calls: d, req: r},
 		req: bus.Request{
-			Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: r.Name, Entry: r.Entry.Name,
+			Call: r.ID, Module: r.Entry.Module, Node: r.handleNode(), Method: r.Method, Name: r.Name, Entry: r.Entry.Name,
 			Caller: d.askedCaller(r), Args: args, Params: r.Params,
 			Recorded: theirs, State: r.State, Left: limit, Depth: r.Depth,
 			Unpaged: r.Entry.Unpaged, Forward: r.Forward, Logs: r.Logs, Task: r.task, Stages: r.stages,
@@ -372,6 +374,17 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 		}
 	}
 	return d.record(r, began, res, err, cause)
+}
+
+// handleNode returns what follows the last "_" of the call's handle, which names its node on a host that is one of several;
+// "" without a handle.
+func (r *Request) handleNode() string {
+	if r.Entry.Tool == nil || r.Entry.Tool.Handle == "" {
+		return ""
+	}
+	raw, _ := rawjson.Get(r.Args, r.Entry.Tool.Handle)
+	handle, _ := rawjson.String(raw)
+	return handle[strings.LastIndexByte(handle, '_')+1:]
 }
 
 func isPending(err error) bool {

@@ -305,8 +305,9 @@ func describeImage(im image.Pulled, options *ImageOptions) (lines []string) {
 	if user == "" || strings.HasPrefix(user, "root") || strings.HasPrefix(user, "0") {
 		lines = append(
 			lines,
-			"It asks to run as root. Here it runs as the one user of its sandbox, without the right to "+
-				"change the owner of files or to become another user: an image whose start needs that fails when it is tried.",
+			"It asks to run as root. Here it runs as the one user of its sandbox, without any right of root. Changes of "+
+				"owners and users in its start report success and have no effect; an image that needs their effect fails "+
+				"when it is tried.",
 		)
 	} else {
 		lines = append(lines, "It asks to run as user "+shorten(user, 100)+

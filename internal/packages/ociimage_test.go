@@ -153,7 +153,7 @@ func TestAnImageRunsInASandbox(t *testing.T) {
 	}
 	expectWords(t, got, "args=[first own] dir=/app/work home=/home/user kind=image path=/app:/bin",
 		"seed=from the image", "/app/made:false:false", "/state/made:false:true", "/home/user/made:false:true",
-		"chown=false", secretly+"=false", "/usr/bin=false", "/app/server=true")
+		"chown=true users=true same=true:true", "CapPrm=0000000000000000;", "CapEff=0000000000000000;", secretly+"=false", "/usr/bin=false", "/app/server=true")
 	// What it wrote is in its data folder, and there after a restart.
 	for _, path := range []string{"made", "volumes/unnamed-state/made"} {
 		if _, err := os.Stat(filepath.Join(i.Data, path)); err != nil {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"gatehouse/internal/mcp/rawjson"
+
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -160,6 +162,7 @@ type Conn struct {
 	end  context.CancelFunc
 
 	answering chan struct{} // holds one for each request of the server that is being answered
+	unasked   *rate.Limiter // of what the server sends beside answers
 
 	mu      sync.Mutex
 	carrier carrier         // Connect may replace it
@@ -182,6 +185,7 @@ func newConn(w carrier, o ConnOptions) *Conn {
 	c := &Conn{
 		o: o, carrier: w, answering: make(chan struct{}, maxAnswers), version: modern,
 		pending: map[int64]*pendingRequest{}, asked: map[string]context.CancelFunc{}, used: time.Now(),
+		unasked: rate.NewLimiter(unaskedRate, unaskedBurst),
 	}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c
@@ -432,11 +436,20 @@ func encodeMessage(id int64, method string, params json.RawMessage) []byte {
 	return append(b, '}', '\n')
 }
 
+// What a server sends beside answers, such as notifications, is read at this rate in messages a second, after as many as
+// the burst at once. A server that floods the host waits, instead of taking the processor from others.
+const (
+	unaskedRate  = 5000
+	unaskedBurst = 10_000
+)
+
 // receive handles what the server sent: a message, or a batch of revision 2025-03-26.
 // within is the id of the request whose response carries it; 0 means that it is unknown.
+// It waits while the server sends more than it may.
 func (c *Conn) receive(text []byte, within int64) {
 	text = bytes.TrimSpace(text)
 	if len(text) == 0 {
+		c.unasked.Wait(c.life)
 		return
 	}
 	err := rawjson.Check(text, 0)
@@ -464,6 +477,7 @@ func (c *Conn) receive(text []byte, within int64) {
 // receiveInvalid handles a text that is no message. A request that it seems to answer
 // fails.
 func (c *Conn) receiveInvalid(text []byte, err error) {
+	c.unasked.Wait(c.life)
 	if id, ok := answerID(text, text); ok {
 		c.deliver(id, answer{err: fmt.Errorf("the server's answer is no JSON that can be passed on: %w", err)})
 	}
@@ -513,9 +527,11 @@ func (c *Conn) deliver(id int64, a answer) {
 	p := c.pending[id]
 	delete(c.pending, id)
 	c.mu.Unlock()
-	if p != nil {
-		p.answer <- a
+	if p == nil {
+		c.unasked.Wait(c.life)
+		return
 	}
+	p.answer <- a
 }
 
 // isPending reports whether a request has no answer yet.
@@ -528,6 +544,7 @@ func (c *Conn) isPending(id int64) bool {
 func (c *Conn) receiveMessage(m []byte, within int64) {
 	id, hasID := rawjson.Get(m, "id")
 	if raw, ok := rawjson.Get(m, "method"); ok {
+		c.unasked.Wait(c.life) // fails when the connection ends, which its reader notices
 		method, _ := rawjson.String(raw)
 		params, _ := rawjson.Get(m, "params")
 		if hasID && rawjson.Kind(id) != 'n' {

@@ -1,8 +1,12 @@
 package client
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // Lines of any kind do no harm, in pieces of any size.
@@ -33,4 +37,36 @@ func FuzzLines(f *testing.F) {
 			t.Errorf("%d lines of %d", lines, want)
 		}
 	})
+}
+
+// A server that sends more than it is asked for is read at a rate, with answers in between, until its connection ends.
+func TestAFloodIsReadAtARate(t *testing.T) {
+	for what, text := range map[string]string{
+		"notifications": `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`,
+		"requests":      `{"jsonrpc":"2.0","id":"p","method":"ping"}`,
+		"answers":       `{"jsonrpc":"2.0","id":4711,"result":{}}`,
+		"a batch":       `[{"jsonrpc":"2.0","id":4711,"result":{}}]`,
+		"no messages":   `lorem ipsum`,
+		"empty lines":   ``,
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := NewLines(func(_ context.Context, b []byte) (int, error) { return len(b), nil }, ConnOptions{})
+				began := time.Now()
+				for range unaskedBurst + unaskedRate {
+					l.Write([]byte(text + "\n"))
+				}
+				if took := time.Since(began).Round(time.Millisecond); took != time.Second {
+					t.Errorf("it took %v to read them, want a second", took)
+				}
+				l.Fail(errors.New("it has gone"))
+				for range unaskedRate {
+					l.Write([]byte(text + "\n"))
+				}
+				if took := time.Since(began).Round(time.Millisecond); took != time.Second {
+					t.Errorf("after %v they are still read at a rate", took)
+				}
+			})
+		})
+	}
 }

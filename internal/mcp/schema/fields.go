@@ -124,7 +124,7 @@ func (f *field) constrain(o *object, name string) error {
 	return f.bounds(o, low, high)
 }
 
-// words adds enum, pattern, format and, of texts, an example.
+// words adds enum, pattern, format and an example, which is JSON except for texts.
 func (f *field) words(o *object, name string) error {
 	if enum := f.tag("enum"); enum != "" {
 		list := []byte{'['}
@@ -152,10 +152,13 @@ func (f *field) words(o *object, name string) error {
 		o.addText(key, v)
 	}
 	if v := f.tag("example"); v != "" {
-		if name != "string" {
-			return fmt.Errorf("example does not apply to this type")
+		list := []byte{'['}
+		if name == "string" {
+			list = rawjson.AppendString(list, v)
+		} else if list = append(list, v...); rawjson.Check([]byte(v), 0) != nil {
+			return fmt.Errorf("example: %q is not JSON", v)
 		}
-		o.addMember("examples", append(rawjson.AppendString([]byte{'['}, v), ']'))
+		o.addMember("examples", append(list, ']'))
 	}
 	return nil
 }

@@ -249,7 +249,10 @@ func (w *writer) body(t reflect.Type, f *field) (o object, err error) {
 	case reflect.Slice, reflect.Array:
 		return w.listBody(t, f)
 	case reflect.Map:
-		return w.mapBody(t)
+		if o, err = w.mapBody(t); err == nil {
+			err = f.words(&o, "object")
+		}
+		return o, err
 	}
 	name := typeName(t.Kind())
 	if name == "" {

@@ -105,6 +105,8 @@ type Nodes interface {
 		served bool, done func())
 	// Begin serves a request that opens a session on another node if this one takes none, and reports whether it did.
 	Begin(w nethttp.ResponseWriter, r *nethttp.Request, who *protocol.Caller, body []byte) bool
+	// Task serves a modern request for a task of another node, and reports whether it did.
+	Task(w nethttp.ResponseWriter, r *nethttp.Request, who *protocol.Caller, id string, body []byte) bool
 	// Draining reports whether this node takes no new sessions.
 	Draining() bool
 	// Changed stores what another node has to know of a session to adopt it.

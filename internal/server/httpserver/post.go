@@ -7,6 +7,7 @@ import (
 
 	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/mcp/session"
 )
 
@@ -52,6 +53,9 @@ func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 	header := headerOf(r.Header)
 	a := readAccept(r.Header["Accept"])
 	if d.engine.EraOf(m, header) == protocol.Modern {
+		if d.taskElsewhere(w, r, &who, m, body) {
+			return
+		}
 		d.postModern(x, r, who, m, header, a)
 		return
 	}
@@ -63,6 +67,18 @@ func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 		return
 	}
 	d.postLegacy(x, r, who, m, a)
+}
+
+// taskElsewhere serves a request for a task of another node, and reports whether it did.
+func (d *Server) taskElsewhere(
+	w nethttp.ResponseWriter, r *nethttp.Request, who *protocol.Caller, m *protocol.Message, body []byte,
+) bool {
+	if d.opts.Nodes == nil || !strings.HasPrefix(m.Method, "tasks/") {
+		return false
+	}
+	raw, _ := rawjson.Get(m.Params, "taskId")
+	id, ok := rawjson.String(raw)
+	return ok && d.opts.Nodes.Task(w, r, who, id, body)
 }
 
 // unlimited removes a server's time limits from this request.

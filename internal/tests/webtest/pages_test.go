@@ -348,7 +348,11 @@ func TestALedgerOf50000Lines(t *testing.T) {
 	b := chromium.New(t)
 	tasks := b.Trace()
 	p := h.administer(b, "#/ledger")
-	play(p, `await story.text("file_exists")`)
+	play(p, `await story.text("file_exists");
+		const field = document.getElementById("search"), style = getComputedStyle(field), pen = document.createElement("canvas").getContext("2d");
+		pen.font = style.font;
+		const room = field.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight), needs = pen.measureText(field.placeholder).width;
+		if (needs > room) throw new Error("the hint of the filter needs " + needs + " of " + room + " pixels")`)
 	got := play(p, fmt.Sprintf(`
 		let most = 0, high = 0;
 		const box = document.querySelector(".rows"), end = Date.now() + 300000;

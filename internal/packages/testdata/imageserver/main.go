@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 )
 
 func main() {
@@ -47,7 +48,17 @@ func about() string {
 		fmt.Fprintf(&s, " %s:%t:%t", path, before == nil, err == nil)
 	}
 	fmt.Fprintf(&s, " chown=%t", os.Chown("/tmp/made", 7, 7) == nil)
-	for _, path := range strings.Fields(os.Getenv("LOOK")) {
+	fmt.Fprintf(&s, " users=%t", syscall.Setgroups([]int{7}) == nil && syscall.Setgid(7) == nil && syscall.Setuid(7) == nil)
+	var made syscall.Stat_t
+	syscall.Stat("/tmp/made", &made)
+	fmt.Fprintf(&s, " same=%t:%t", int(made.Uid) == os.Getuid(), os.Getuid() != 7)
+	status, _ := os.ReadFile("/proc/self/status")
+	for line := range strings.Lines(string(status)) {
+		if word, value, _ := strings.Cut(line, ":"); word == "CapEff" || word == "CapPrm" || word == "Groups" {
+			fmt.Fprintf(&s, " %s=%s;", word, strings.TrimSpace(value))
+		}
+	}
+	for path := range strings.FieldsSeq(os.Getenv("LOOK")) {
 		_, err := os.Stat(path)
 		fmt.Fprintf(&s, " %s=%t", path, err == nil)
 	}

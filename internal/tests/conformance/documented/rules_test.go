@@ -74,7 +74,7 @@ var rules = []rule{
 	{file: "README.md", begins: "package main", other: saved("main.go")},
 
 	{file: "docs/appliance.md", begins: "gatehouse tools --modules system", prints: "system_vhost_list_passthrough"},
-	{file: "docs/appliance.md", begins: "gatehouse call --daemon --modules system",
+	{file: "docs/appliance.md", begins: "gatehouse call --daemon system_confirm",
 		skip: "no change waits; internal/modules/system confirms one"},
 	{file: "docs/appliance.md", begins: "gatehouse call --daemon server_set_echo_ip",
 		skip: "no such service is there; internal/modules/server TestServicesOutsideAreNamedByAdministrators names one"},

@@ -197,9 +197,9 @@ export function Segments({ options, value, onChange, label }) {
     <button type="button" aria-pressed=${v === value ? "true" : "false"} onClick=${() => onChange(v)}>${text}</button>`)}</div>`;
 }
 
-/** A field of search, which / leads to. @param {{value: string, onInput: (v: string) => void, label: string, id?: string}} p */
-export function Search({ value, onInput, label, id = "search" }) {
-  return html`<label class="search"><${Icon} name="search" size=${16} /><span class="sr">${label}</span>
+/** A field of search, which / leads to. @param {{value: string, onInput: (v: string) => void, label: string, id?: string, wide?: boolean}} p */
+export function Search({ value, onInput, label, id = "search", wide = false }) {
+  return html`<label class=${wide ? "search wide" : "search"}><${Icon} name="search" size=${16} /><span class="sr">${label}</span>
     <input id=${id} type="search" placeholder=${label} value=${value} autocomplete="off" spellcheck=${false}
       onInput=${(/** @type {any} */ e) => onInput(e.target.value)} /></label>`;
 }

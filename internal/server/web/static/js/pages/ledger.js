@@ -109,7 +109,7 @@ export default function Ledger() {
     } catch (e) { setError(e); }
   };
   return html`<${Head} title=${T.pages.ledger} sub=${L.sub} actions=${html`
-      <${Search} value=${text} onInput=${setText} label=${L.filter} />
+      <${Search} value=${text} onInput=${setText} label=${L.filter} wide />
       <${Button} aria-pressed=${follow ? "true" : "false"} icon=${follow ? "check" : "play"} onClick=${() => { setFollow(!follow); load("newer"); }}>${L.follow}<//>
       ${has("audit_verify") ? html`<${Button} icon="approvals" onClick=${verify}>${L.verify}<//>` : null}
       ${has("audit_export") ? html`<${Button} icon="download" onClick=${take}>${L.export}<//>` : null}`} />
