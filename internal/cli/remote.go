@@ -371,6 +371,13 @@ func (t *target) findTool(ctx context.Context, w Environment, all []client.Tool,
 		)
 	}
 	if near == "" || distance(name, near) > 2 {
+		if id := packageOf(w, name); id != "" {
+			return client.Tool{}, usagef(
+				"there is no tool %q here; gatehouse package info %s lists the tools that the package offers, "+
+					"and gatehouse package changes %s those that are not offered until they are approved",
+				name, id, id,
+			)
+		}
 		if tool, module := t.other(ctx, w, name); tool != "" &&
 			(near == "" || distance(name, tool) < distance(name, near)) {
 			return client.Tool{}, usagef(
@@ -386,6 +393,24 @@ func (t *target) findTool(ctx context.Context, w Environment, all []client.Tool,
 		return client.Tool{}, usagef("there is no tool %q; did you mean %s?", name, near)
 	}
 	return client.Tool{}, usagef("there is no tool %q; \"gatehouse tools\" lists the tools", name)
+}
+
+// packageOf returns the installed package that the name of a tool begins with, "" for none.
+func packageOf(w Environment, name string) (id string) {
+	l, err := readSettings(w)
+	if err != nil {
+		return ""
+	}
+	all, err := os.ReadDir(filepath.Join(l.Config.Folders.Data, "packages"))
+	if err != nil {
+		return ""
+	}
+	for _, e := range all {
+		if strings.HasPrefix(name, e.Name()+"_") && len(e.Name()) > len(id) {
+			id = e.Name()
+		}
+	}
+	return id
 }
 
 func toolNames(all []client.Tool) iter.Seq[string] {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/app"
 	"gatehouse/internal/modules/administration"
 )
 
@@ -40,7 +41,7 @@ func secretStore(w Environment) (*secret.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return secret.In(l.Folders.Config, l.Secrets.KeyFile), nil
+	return app.SecretStore(l.Folders, l.Secrets.KeyFile), nil
 }
 
 func secretSet(w Environment) *cobra.Command {

@@ -29,7 +29,7 @@ beside the new one. Running hosts keep using the old program until they restart.
 		SuggestionsMinimumDistance: 2,
 	}
 	c.PersistentFlags().StringVar(&program, "program", "", "`file` to replace (default: this program)")
-	sub := func(use, short string, run func(*cobra.Command, *update.Updater) error) {
+	sub := func(use, short string, run func(Environment, *cobra.Command, *update.Updater) error) {
 		c.AddCommand(&cobra.Command{
 			Use:     use,
 			Short:   short,
@@ -40,61 +40,70 @@ beside the new one. Running hosts keep using the old program until they restart.
 				if err != nil {
 					return err
 				}
-				if err = run(c, u); errors.Is(err, update.ErrNoSource) {
+				if err = run(w, c, u); errors.Is(err, update.ErrNoSource) {
 					err = usagef("%v: set update.source and update.key in gatehouse.yaml", err)
 				}
 				return err
 			},
 		})
 	}
-	sub("check", "Report whether there is a newer release", func(c *cobra.Command, u *update.Updater) error {
-		r, newer, err := u.Check(c.Context())
-		if err != nil {
-			return err
-		}
-		if !newer {
-			fmt.Fprintf(w.Err, "[gatehouse] This is %s; there is no newer release\n", app.Version)
-			return nil
-		}
-		fmt.Fprintln(w.Out, r.Version)
-		fmt.Fprintf(w.Err, "[gatehouse] This is %s; gatehouse update apply replaces it\n", app.Version)
-		if r.Notes != "" {
-			fmt.Fprintln(w.Err, printable(r.Notes))
-		}
-		return nil
-	})
-	sub("apply", "Replace the program by the newest release", func(c *cobra.Command, u *update.Updater) error {
-		last := ""
-		r, err := u.Apply(c.Context(), func(phase string, _, _ int64) {
-			if phase != last {
-				last = phase
-				fmt.Fprintf(w.Err, "[gatehouse] %s ...\n", phase)
-			}
-		})
-		if errors.Is(err, update.ErrNone) {
-			fmt.Fprintf(w.Err, "[gatehouse] This is %s; there is no newer release\n", app.Version)
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(
-			w.Err,
-			"[gatehouse] Replaced %s by %s; running hosts use it after a restart\n",
-			app.Version,
-			r.Version,
-		)
-		return writeDown(w, changed{"config.updated", named(r.Version)})
-	})
-	sub("rollback", "Restore the previous program", func(c *cobra.Command, u *update.Updater) error {
-		version, err := u.Rollback(c.Context())
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(w.Err, "[gatehouse] Restored %s; running hosts use it after a restart\n", version)
-		return writeDown(w, changed{"config.rolled_back", named(version)})
-	})
+	sub("check", "Report whether there is a newer release", checkUpdate)
+	sub("apply", "Replace the program by the newest release", applyUpdate)
+	sub("rollback", "Restore the previous program", rollBackUpdate)
 	return c
+}
+
+// checkUpdate reports whether there is a newer release.
+func checkUpdate(w Environment, c *cobra.Command, u *update.Updater) error {
+	r, newer, err := u.Check(c.Context())
+	if err != nil {
+		return err
+	}
+	if !newer {
+		fmt.Fprintf(w.Err, "[gatehouse] This is %s; there is no newer release\n", app.Version)
+		return nil
+	}
+	fmt.Fprintln(w.Out, r.Version)
+	fmt.Fprintf(w.Err, "[gatehouse] This is %s; gatehouse update apply replaces it\n", app.Version)
+	if r.Notes != "" {
+		fmt.Fprintln(w.Err, printable(r.Notes))
+	}
+	return nil
+}
+
+// applyUpdate replaces the program by the newest release.
+func applyUpdate(w Environment, c *cobra.Command, u *update.Updater) error {
+	last := ""
+	r, err := u.Apply(c.Context(), func(phase string, _, _ int64) {
+		if phase != last {
+			last = phase
+			fmt.Fprintf(w.Err, "[gatehouse] %s ...\n", phase)
+		}
+	})
+	if errors.Is(err, update.ErrNone) {
+		fmt.Fprintf(w.Err, "[gatehouse] This is %s; there is no newer release\n", app.Version)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(
+		w.Err,
+		"[gatehouse] Replaced %s by %s; running hosts use it after a restart\n",
+		app.Version,
+		r.Version,
+	)
+	return writeDown(w, changed{"config.updated", named(r.Version)})
+}
+
+// rollBackUpdate restores the previous program.
+func rollBackUpdate(w Environment, c *cobra.Command, u *update.Updater) error {
+	version, err := u.Rollback(c.Context())
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w.Err, "[gatehouse] Restored %s; running hosts use it after a restart\n", version)
+	return writeDown(w, changed{"config.rolled_back", named(version)})
 }
 
 func updater(w Environment, program string) (*update.Updater, error) {
