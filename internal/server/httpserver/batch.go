@@ -81,7 +81,6 @@ func (x *exchange) replyAll(answers [][]byte) {
 func (d *Server) postBatch(
 	x *exchange,
 	r *nethttp.Request,
-	who protocol.Caller,
 	msgs []protocol.Message,
 	faults []*protocol.Fault,
 ) {
@@ -91,9 +90,9 @@ func (d *Server) postBatch(
 			writeFault(x.w, 400, protocol.CodeInvalidRequest, noBatching)
 			return
 		}
-		msgs[i].Trace, msgs[i].Forward = who.Trace, d.forwarded(r.Header)
+		msgs[i].Trace, msgs[i].Forward = x.who.Trace, d.forwarded(r.Header)
 	}
-	s, by, f := d.sessionOf(r, &who)
+	s, by, f := d.sessionOf(r, &x.who)
 	if f == nil && !s.Known().Revision.Has(mcpversion.Batches) {
 		f = &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest, Message: noBatching}
 	}

@@ -12,7 +12,6 @@ import (
 	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/mcp/session"
-	"gatehouse/tool"
 )
 
 // errGone ends a modern request whose client has closed the connection, which cancels it.
@@ -36,7 +35,7 @@ type exchange struct {
 	events  bool // and not JSON
 	returns bool // the client can resume a stream
 	begun   bool // the engine answers it, and releases what is held then
-	caller  tool.Caller
+	who     protocol.Caller
 
 	mu           sync.Mutex
 	w            nethttp.ResponseWriter // nil after the response belongs to net/http again
@@ -53,12 +52,9 @@ type exchange struct {
 	counted      limit.Held      // among the streams, while the wire is open
 }
 
-// newExchange makes the exchange of a request whose message has been read; held are
-// the bytes of it.
-func (d *Server) newExchange(
-	w nethttp.ResponseWriter, r *nethttp.Request, who *protocol.Caller, held limit.Held,
-) *exchange {
-	return &exchange{server: d, w: w, framing: framingOf(r), caller: who.Caller, held: held}
+// newExchange makes the exchange of a request whose caller is not known yet.
+func (d *Server) newExchange(w nethttp.ResponseWriter, r *nethttp.Request) *exchange {
+	return &exchange{server: d, w: w, framing: framingOf(r)}
 }
 
 // releaseUnlessOpen releases what is held for a request that the engine has not
@@ -75,7 +71,7 @@ func (x *exchange) count() error {
 	if x.counted != (limit.Held{}) {
 		return nil
 	}
-	counted, err := x.server.opts.Streams.Acquire(&x.caller, 1)
+	counted, err := x.server.opts.Streams.Acquire(&x.who.Caller, 1)
 	if err == nil {
 		x.counted = counted
 	}

@@ -382,20 +382,20 @@ func (d *Server) refuseRequest(w nethttp.ResponseWriter, r *nethttp.Request, why
 
 // endpoint serves /mcp.
 func (d *Server) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
-	who, ok := d.identify(w, r)
-	if !ok {
+	x := d.newExchange(w, r)
+	if !d.identifyInto(&x.who, w, r) {
 		return
 	}
 	switch r.Method {
 	case "POST":
-		d.post(w, r, who)
+		d.post(x, r)
 	case "GET":
-		if served, done := d.elsewhere(w, r, &who, nil); !served {
-			d.serveGet(w, r, who, done)
+		if served, done := d.elsewhere(w, r, &x.who, nil); !served {
+			d.serveGet(w, r, x.who, done)
 		}
 	case "DELETE":
-		if served, done := d.elsewhere(w, r, &who, nil); !served {
-			d.delete(w, r, who)
+		if served, done := d.elsewhere(w, r, &x.who, nil); !served {
+			d.delete(w, r, x.who)
 			done()
 		}
 	default:
@@ -429,10 +429,16 @@ func (d *Server) socket(w nethttp.ResponseWriter, r *nethttp.Request) {
 }
 
 // identify returns the caller. If the caller is refused, it answers the request.
-func (d *Server) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protocol.Caller, bool) {
-	who, denied := d.opts.Identify(r)
-	if !d.admitted(w, denied) {
-		return who, false
+func (d *Server) identify(w nethttp.ResponseWriter, r *nethttp.Request) (who protocol.Caller, ok bool) {
+	ok = d.identifyInto(&who, w, r)
+	return who, ok
+}
+
+// identifyInto is identify for a caller that is part of a larger allocation.
+func (d *Server) identifyInto(who *protocol.Caller, w nethttp.ResponseWriter, r *nethttp.Request) bool {
+	var denied *Denied
+	if *who, denied = d.opts.Identify(r); !d.admitted(w, denied) {
+		return false
 	}
 	name, ok := chosen(w.Header(), r)
 	if !ok {
@@ -442,7 +448,7 @@ func (d *Server) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protoco
 			protocol.CodeInvalidRequest,
 			"the header X-MCP-Context may be sent once, with the name of one context",
 		)
-		return who, false
+		return false
 	}
 	if name != "" {
 		who.Context = name
@@ -450,7 +456,7 @@ func (d *Server) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protoco
 	if t := r.Header["Traceparent"]; len(t) == 1 && len(t[0]) <= 64 {
 		who.Trace = t[0]
 	}
-	return who, true
+	return true
 }
 
 // chosen returns the context that a request names: in its path or otherwise in a header, which it then

@@ -11,8 +11,9 @@ import (
 	"gatehouse/internal/mcp/session"
 )
 
-// post accepts one message, or a batch of them.
-func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller) {
+// post accepts one message, or a batch of them, from a caller who has been identified.
+func (d *Server) post(x *exchange, r *nethttp.Request) {
+	w, who := x.w, &x.who
 	who.Wire = r.RemoteAddr
 	if r.ProtoMajor > 1 {
 		unlimited(w) // a server's limits would reset the stream in the middle of a call
@@ -21,7 +22,7 @@ func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 		answerFault(w, f)
 		return
 	}
-	body, held, f := d.readBody(w, r, &who)
+	body, held, f := d.readBody(w, r, who)
 	if f != nil {
 		answerFault(w, f)
 		if f.Status == 413 || f.Status == 429 {
@@ -30,18 +31,18 @@ func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 		return
 	}
 	msgs, faults, batch := protocol.Parse(body)
-	x := d.newExchange(w, r, &who, held)
+	x.held = held
 	defer x.releaseUnlessOpen()
 	if d.opts.Nodes != nil &&
 		(batch || len(faults) > 0 || d.engine.EraOf(&msgs[0], headerOf(r.Header)) == protocol.Legacy) {
-		served, done := d.elsewhere(w, r, &who, body)
+		served, done := d.elsewhere(w, r, who, body)
 		if served {
 			return
 		}
 		defer done()
 	}
 	if batch {
-		d.postBatch(x, r, who, msgs, faults)
+		d.postBatch(x, r, msgs, faults)
 		return
 	}
 	if len(faults) > 0 {
@@ -53,20 +54,20 @@ func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 	header := headerOf(r.Header)
 	a := readAccept(r.Header["Accept"])
 	if d.engine.EraOf(m, header) == protocol.Modern {
-		if d.taskElsewhere(w, r, &who, m, body) {
+		if d.taskElsewhere(w, r, who, m, body) {
 			return
 		}
-		d.postModern(x, r, who, m, header, a)
+		d.postModern(x, r, m, header, a)
 		return
 	}
 	if m.Method == "initialize" {
-		if d.opts.Nodes != nil && d.opts.Nodes.Begin(w, r, &who, body) {
+		if d.opts.Nodes != nil && d.opts.Nodes.Begin(w, r, who, body) {
 			return
 		}
-		d.initialize(w, r, who, m, a)
+		d.initialize(w, r, *who, m, a)
 		return
 	}
-	d.postLegacy(x, r, who, m, a)
+	d.postLegacy(x, r, m, a)
 }
 
 // taskElsewhere serves a request for a task of another node, and reports whether it did.
@@ -116,7 +117,6 @@ func (d *Server) forwarded(h nethttp.Header) (all map[string]string) {
 func (d *Server) postModern(
 	x *exchange,
 	r *nethttp.Request,
-	who protocol.Caller,
 	m *protocol.Message,
 	h protocol.Header,
 	a accept,
@@ -138,9 +138,9 @@ func (d *Server) postModern(
 	x.cancel = cancel
 	stop := whenOver(r.Context(), x.lost)
 	if x.framing == http2 {
-		x.aside(func() { d.engine.Modern(ctx, who, m, h, x) })
+		x.aside(func() { d.engine.Modern(ctx, x.who, m, h, x) })
 	} else { // not by serveClient, so that the stack of a call is short
-		d.engine.Modern(ctx, who, m, h, x)
+		d.engine.Modern(ctx, x.who, m, h, x)
 	}
 	x.waitForEngine(r.Context())
 	stop()
@@ -195,7 +195,6 @@ func (d *Server) initialize(
 func (d *Server) postLegacy(
 	x *exchange,
 	r *nethttp.Request,
-	who protocol.Caller,
 	m *protocol.Message,
 	a accept,
 ) {
@@ -204,7 +203,7 @@ func (d *Server) postLegacy(
 			Message: "Accept must list application/json or text/event-stream"})
 		return
 	}
-	s, by, f := d.sessionOf(r, &who)
+	s, by, f := d.sessionOf(r, &x.who)
 	if f != nil {
 		f.ID = m.ID
 		answerFault(x.w, f)
@@ -214,7 +213,7 @@ func (d *Server) postLegacy(
 		d.accept(x.w, s, m)
 		return
 	}
-	m.Trace, m.By = who.Trace, by
+	m.Trace, m.By = x.who.Trace, by
 	x.session, x.begun = s, true
 	x.streams, x.returns, x.events = a.events, resumable(s), a.onlyEvents()
 	if x.framing == http2 {
