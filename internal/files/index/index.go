@@ -60,6 +60,12 @@ type Store struct {
 	mu     sync.Mutex
 	busy   map[int64]bool
 	loaded map[int64]*vectors // of the collections that were queried last
+
+	// Inverted files of large collections are made aside, one at a time, until the Store is closed.
+	closing    context.Context
+	stop       context.CancelFunc
+	inverting  sync.WaitGroup
+	oneAtATime sync.Mutex
 }
 
 // Embedder turns texts into vectors of one length.
@@ -126,7 +132,10 @@ CREATE INDEX fact_shared ON fact (shared);`
 // Open opens the store in the file at path, which need not exist; "" keeps it in memory. Nothing is read or created
 // before the first use.
 func Open(path string, o Options) *Store {
+	closing, stop := context.WithCancel(context.Background())
 	return &Store{
+		closing: closing,
+		stop:    stop,
 		file:    sqlfile.File{Path: path, Schema: schema, Version: 1, ForeignKeys: true, Journal: 64 << 20},
 		embed:   o.Embedder,
 		vectors: o.Vectors,
@@ -139,8 +148,12 @@ func Open(path string, o Options) *Store {
 // Durable reports whether what is ingested outlives the Store.
 func (s *Store) Durable() bool { return s.file.Path != "" }
 
-// Close closes the file.
-func (s *Store) Close() error { return s.file.Close() }
+// Close closes the file, and ends what is made aside. No query may begin after it.
+func (s *Store) Close() error {
+	s.stop()
+	s.inverting.Wait()
+	return s.file.Close()
+}
 
 // space names what makes the vectors of new collections.
 func (s *Store) space() string {

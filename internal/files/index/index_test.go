@@ -2,7 +2,6 @@ package index
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -366,9 +365,9 @@ func TestAKilledIngestIsContinued(t *testing.T) {
 	complete(t, s, c, manyTexts(killTexts))
 }
 
-// The shortlist by signs has nearly all of the nearest vectors, which comparing all of them gives.
-func TestShortlistFindsTheNearest(t *testing.T) {
-	const n, dims, themes = 12_000, 200, 120
+// themed returns n vectors around as many themes, and a function that returns further ones.
+func themed(n, themes int) (v *vectors, another func() []float32) {
+	const dims = 200
 	rng := rand.New(rand.NewPCG(3, 4))
 	random := func(around []float32) []float32 {
 		x := make([]float32, dims)
@@ -387,22 +386,27 @@ func TestShortlistFindsTheNearest(t *testing.T) {
 			centres[i][d] *= 14 // as long as a random vector of this many dimensions
 		}
 	}
-	v := &vectors{dims: dims}
+	v = &vectors{dims: dims}
 	for i := range n {
 		v.appendVector(int64(i), packVector(random(centres[i%themes])))
 	}
+	return v, func() []float32 { return random(centres[rng.IntN(themes)]) }
+}
+
+// recallOf returns which part of the 50 nearest is among the 100 that are found.
+func recallOf(v *vectors, queries int, another func() []float32) float64 {
 	found, total := 0, 0
-	for range 20 {
-		q, scale := quantise(random(centres[rng.IntN(themes)]))
+	for range queries {
+		q, scale := quantise(another())
 		got := map[int]bool{}
 		for _, s := range v.nearest(q, scale, 100) {
 			got[s.at] = true
 		}
-		all := make([]scored, n)
+		all := make([]scored, len(v.ids))
 		for i := range all {
 			all[i] = scored{i, v.at(q, scale, i)}
 		}
-		slices.SortFunc(all, func(a, b scored) int { return cmp.Compare(b.score, a.score) })
+		slices.SortFunc(all, bestFirst)
 		for _, s := range all[:50] {
 			total++
 			if got[s.at] {
@@ -410,7 +414,13 @@ func TestShortlistFindsTheNearest(t *testing.T) {
 			}
 		}
 	}
-	recall := float64(found) / float64(total)
+	return float64(found) / float64(total)
+}
+
+// The shortlist by signs has nearly all of the nearest vectors, which comparing all of them gives.
+func TestShortlistFindsTheNearest(t *testing.T) {
+	v, another := themed(12_000, 120)
+	recall := recallOf(v, 20, another)
 	t.Logf("recall@50 of 100 is %.4f", recall)
 	if recall < 0.95 {
 		t.Errorf("recall is %.3f, want at least .95", recall)

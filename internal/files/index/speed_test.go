@@ -108,6 +108,7 @@ func TestSpeed(t *testing.T) {
 	slices.Sort(all)
 	t.Logf("%d queries: first %v, then p50 %v, p95 %v; %v of processors each", len(all), first, all[len(all)/2],
 		all[len(all)*95/100], used/time.Duration(len(all)))
+	measureLists(t, s, c)
 	begin = time.Now()
 	if r, _, err = s.Ingest(t.Context(), in); err != nil {
 		t.Fatal(err)
@@ -118,6 +119,42 @@ func TestSpeed(t *testing.T) {
 		t.Errorf("the change is not found: %v", err)
 	}
 	t.Logf("1 %% changed (%d files): stored after %v, searchable after %v", r.Changed, mid, time.Since(begin))
+}
+
+// measureLists compares the inverted file of a collection with all its vectors: what it finds, and what it costs.
+func measureLists(t *testing.T, s *Store, c Collection) {
+	loaded, err := s.loadVectors(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.inverting.Wait()
+	v := &vectors{dims: loaded.dims, ids: loaded.ids, data: loaded.data, scale: loaded.scale, signs: loaded.signs}
+	questions := func() func() []float32 { // a chunk that is moved towards another, as a question's vector is
+		n := 0
+		return func() []float32 {
+			n++
+			a, b := v.float(n*7919%len(v.ids)), v.float(n*104729%len(v.ids))
+			for d := range a {
+				a[d] += b[d] / 2
+			}
+			return normalise(a)
+		}
+	}
+	timed := func() time.Duration {
+		another, begin := questions(), time.Now()
+		for range 100 {
+			q, scale := quantise(another())
+			v.nearest(q, scale, candidates)
+		}
+		return time.Since(begin) / 100
+	}
+	signs, took := recallOf(v, 100, questions()), timed()
+	begin := time.Now()
+	x := newInverted(t.Context(), v, nil)
+	made := time.Since(begin)
+	v.lists.Store(x)
+	t.Logf("%d lists of %d vectors in %v; recall@50 of 100 is %.4f in %v, by the signs of all %.4f in %v",
+		len(x.centroids.ids), len(v.ids), made, recallOf(v, 100, questions()), timed(), signs, took)
 }
 
 // processorTime returns how long this process has used processors, which other processes do not change; 0 where the

@@ -12,6 +12,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // vectors are the vectors of one collection in memory: int8, one after the other.
@@ -25,6 +26,8 @@ type vectors struct {
 	signs    []uint64 // the sign of each dimension, signWords words for each chunk
 
 	elsewhere bool // a VectorStore has them
+
+	lists atomic.Pointer[inverted] // nil as long as it is not made, and for few vectors
 
 	mu     sync.Mutex
 	counts map[string]int // of the chunks that have a stem, as far as they were asked for
@@ -117,13 +120,18 @@ func (s *Store) loadVectors(ctx context.Context, c Collection) (*vectors, error)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.loaded) >= maxLoaded {
+	before := s.loaded[c.ID]
+	if before != nil && before.revision == c.revision {
+		return before, nil // another query has loaded them
+	}
+	if before == nil && len(s.loaded) >= maxLoaded {
 		for id := range s.loaded {
 			delete(s.loaded, id)
 			break
 		}
 	}
 	s.loaded[c.ID] = v
+	s.invert(v, before)
 	return v, nil
 }
 
@@ -270,29 +278,42 @@ func (v *vectors) nearest(q []int8, scale float32, n int) []scored {
 			try(i)
 		}
 	} else {
-		for _, i := range v.alike(q, shortlist*n) {
+		for _, i := range v.alike(q, scale, shortlist*n) {
 			try(int(i))
 		}
 	}
-	slices.SortFunc(best, func(a, b scored) int {
-		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.at, b.at))
-	})
+	slices.SortFunc(best, bestFirst)
 	return best
 }
 
-// alike returns about n chunks, those with the fewest signs that differ from those of a vector.
-func (v *vectors) alike(q []int8, n int) []int32 {
+// bestFirst orders by score.
+func bestFirst(a, b scored) int {
+	return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.at, b.at))
+}
+
+// alike returns about n chunks, those with the fewest signs that differ from those of a vector; of the lists nearest to
+// it if there is an inverted file.
+func (v *vectors) alike(q []int8, scale float32, n int) []int32 {
+	if x := v.lists.Load(); x != nil {
+		among := x.probe(q, scale)
+		return v.fewestDiffer(q, n, len(among), func(i int) int32 { return among[i] })
+	}
+	return v.fewestDiffer(q, n, len(v.ids), func(i int) int32 { return int32(i) })
+}
+
+// fewestDiffer is alike among the chunks that member returns for 0 to total - 1.
+func (v *vectors) fewestDiffer(q []int8, n, total int, member func(i int) int32) []int32 {
 	words := v.signWords()
 	own := appendSigns(nil, q)
-	differ := make([]uint16, len(v.ids))
+	differ := make([]uint16, total)
 	var count [1 << 12]int
-	for i := range differ {
-		d := 0
+	for m := range differ {
+		d, i := 0, int(member(m))
 		for w, x := range v.signs[i*words : (i+1)*words] {
 			d += bits.OnesCount64(x ^ own[w])
 		}
 		d = min(d, len(count)-1)
-		differ[i] = uint16(d)
+		differ[m] = uint16(d)
 		count[d]++
 	}
 	most, sum := 0, 0
@@ -303,7 +324,7 @@ func (v *vectors) alike(q []int8, n int) []int32 {
 	list := make([]int32, 0, sum+count[most])
 	for i, d := range differ {
 		if int(d) <= most {
-			list = append(list, int32(i))
+			list = append(list, member(i))
 		}
 	}
 	return list
