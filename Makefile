@@ -83,7 +83,7 @@ test:
 	$(call run-steps,$(TESTS),,tests); \
 	wait $$beside; cat out/beside.log; \
 	$(call run-steps,$(LAST),,tests); \
-	grep -h ^FAIL out/steps/*; \
+	if grep -h ^FAIL out/steps/*; then grep -E '^(--- |)FAIL|^panic:|_test.go:[0-9]+:|^left in|^  /' out/beside.log | tail -30; fi; \
 	if [ -n "$$(cat out/again/* 2>/dev/null)" ]; then echo "failed at first, and run again:"; cat out/again/*; fi; \
 	passed=$$(cat out/steps/* | grep -c ^ok); failed=$$(cat out/steps/* | grep -c ^FAIL); \
 	echo "$$passed passed, $$failed failed"; [ $$failed -eq 0 ] && [ $$passed -eq $(words $(STEPS)) ]
@@ -293,7 +293,11 @@ verify-fuzz:
 	$(MAKE) --no-print-directory fuzz FUZZTIME=30s FUZZBUILD="-fuzz ."
 
 benchonce:
-	$(TIDY) $(GOTEST) -run '^$$' -bench . -benchtime 1x $$(grep -rl --include='*_test.go' '^func Benchmark' *.go internal module tool | xargs -n1 dirname | sort -u | sed 's,^,./,')
+	@mkdir -p out/again; once="$(TIDY) $(GOTEST) -run ^$$ -bench . -benchtime 1x"; \
+	$$once $$(grep -rl --include='*_test.go' '^func Benchmark' *.go internal module tool | xargs -n1 dirname | sort -u | sed 's,^,./,') >out/benchonce.log 2>&1; \
+	code=$$?; cat out/benchonce.log; [ $$code -ne 0 ] || exit 0; \
+	failed=$$(sed -n 's/^FAIL[[:space:]]\{1,\}\(gatehouse[^[:space:]]*\).*/\1/p' out/benchonce.log | sort -u); \
+	[ -n "$$failed" ] && echo "benchmarks of" $$failed >out/again/benchonce && $$once $$failed
 
 # The programs that are measured are a Go module of their own. -mod=mod takes
 # in what the product has come to need.

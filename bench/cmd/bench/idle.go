@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -41,7 +42,17 @@ func (b *bench) idleOne(name string, n int) error {
 	if err != nil {
 		return err
 	}
-	sessions, used, err := openSessions(p, n)
+	var sessions []string
+	var used subject.Usage
+	open := func() (err error) {
+		sessions, used, err = openSessions(p, n)
+		return err
+	}
+	if b.pprof != "" {
+		err = p.profiled(filepath.Join(b.pprof, folders[p.name]+"-sessions"), open)
+	} else {
+		err = open()
+	}
 	if err != nil {
 		return err
 	}
