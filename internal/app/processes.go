@@ -36,15 +36,21 @@ func (a *App) processDeps() (c process.Config, err error) {
 	if a.table != nil {
 		c.Sessions = sessions{a}
 	}
-	if a.cfg.Listen.HTTP.Open {
-		c.Stream = func(who tool.Caller, serve func(context.Context, func(bool, []byte) error) error) (string, error) {
-			return a.openStreams().Offer(who, func(ctx context.Context, send websocket.Send) error {
-				return serve(ctx, send)
-			})
-		}
-		a.openStreams()
-	}
+	c.Stream = a.outputStream()
 	return c, nil
+}
+
+// outputStream returns what offers output over a WebSocket; nil if the host has no HTTP listener.
+func (a *App) outputStream() process.Stream {
+	if !a.cfg.Listen.HTTP.Open {
+		return nil
+	}
+	a.openStreams()
+	return func(who tool.Caller, serve func(context.Context, func(bool, []byte) error) error) (string, error) {
+		return a.openStreams().Offer(who, func(ctx context.Context, send websocket.Send) error {
+			return serve(ctx, send)
+		})
+	}
 }
 
 // sessions implements process.Sessions with the sessions of a host.

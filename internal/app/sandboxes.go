@@ -29,6 +29,7 @@ func (a *App) sandboxDeps() (c sandbox.Config, err error) {
 		Served:   a.untilSandboxesAreServed,
 		Rules:    a.rules,
 		Opened:   a.sandboxesOpened,
+		Stream:   a.outputStream(),
 	}
 	if cache := a.cfg.Folders.Cache; cache != "" {
 		c.Folder = filepath.Join(cache, "snapshots")

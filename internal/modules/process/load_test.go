@@ -19,6 +19,7 @@ import (
 
 	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/exec/proc"
+	"gatehouse/internal/exec/terminal"
 	"gatehouse/module/moduletest"
 )
 
@@ -265,7 +266,7 @@ func FuzzText(f *testing.F) {
 		if !utf8.ValidString(visible(b)) {
 			t.Errorf("%q is not text", visible(b))
 		}
-		if p := plain(b); bytes.ContainsAny(p, "\x1b\a") || len(p) > len(b) {
+		if p := terminal.Plain(b); bytes.ContainsAny(p, "\x1b\a") || len(p) > len(b) {
 			t.Errorf("%q", p)
 		}
 		if n := len(b) - displaytext.Whole(b); n < 0 || n > 3 || n > len(b) {

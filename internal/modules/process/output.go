@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gatehouse/internal/access/displaytext"
+	"gatehouse/internal/exec/terminal"
 	"gatehouse/tool"
 )
 
@@ -129,7 +130,7 @@ func (r *record) page(in *outputIn, out *outputOut, unpaged bool) {
 	}
 	text := p.text
 	if r.terminal && !in.Raw {
-		text = plain(text)
+		text = terminal.Plain(text)
 	}
 	if in.Tail > 0 {
 		text = lastLines(text, in.Tail)
@@ -234,7 +235,7 @@ func (r *record) matcher(in *outputIn) (func() bool, error) {
 		r.log.mu.Unlock()
 		text := p.text
 		if r.terminal && !in.Raw {
-			text = plain(text)
+			text = terminal.Plain(text)
 		}
 		from = max(first, p.end-overlap)
 		return re.Match(text)

@@ -50,6 +50,10 @@ type Config struct {
 	// Served returns when a client is connected to which sandboxes are offered, or ctx ends; nil means that
 	// the first call shows it.
 	Served func(ctx context.Context)
+	// Stream keeps a stream for a caller and returns the path of the WebSocket that carries it, once; serve sends it as
+	// bytes, or with text as a JSON text about them. nil means that the host has none.
+	Stream func(c tool.Caller, serve func(ctx context.Context, send func(text bool, message []byte) error) error) (
+		path string, err error)
 	// Opened is called once with the manager of the sandboxes, which lives as long as the module. nil means that no
 	// other part of the host uses it.
 	Opened func(*manager.Manager)

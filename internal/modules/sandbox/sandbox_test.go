@@ -119,6 +119,7 @@ type result struct {
 	Template    string
 	Address     string
 	Secrets     []swapped
+	Socket      string
 	parts       []tool.Content
 }
 

@@ -25,6 +25,7 @@ var ErrTooManyProcesses = fmt.Errorf("%d processes run in the background of this
 type Background struct {
 	ID, Command string
 	Began       time.Time
+	Terminal    bool // it has a terminal, so that Output is what that displays
 
 	p      sandbox.Process
 	typing *inputQueue
@@ -43,7 +44,9 @@ func (b *Box) Start(c sandbox.Command, called string) (*Background, error) {
 		ID:      b.manager.o.NewID("process"),
 		Command: called,
 		Began:   time.Now(),
-		log:     newJournal(b.Limits().OutputBytes),
+
+		Terminal: c.Terminal != nil,
+		log:      newJournal(b.Limits().OutputBytes),
 	}
 	b.background[g.ID] = g // reserves its place
 	b.mu.Unlock()
@@ -130,6 +133,17 @@ func (g *Background) Ended() (sandbox.Result, bool) {
 
 // Done is closed when the process and its output have ended.
 func (g *Background) Done() <-chan struct{} { return g.p.Done() }
+
+// ErrNoTerminal is returned for a process without a terminal.
+var ErrNoTerminal = errors.New("the process has no terminal: start it with one")
+
+// Resize changes the size of its terminal.
+func (g *Background) Resize(s sandbox.Size) error {
+	if !g.Terminal {
+		return ErrNoTerminal
+	}
+	return g.p.Resize(s)
+}
 
 // Signal sends a signal to its process group.
 func (g *Background) Signal(number int) error { return g.p.Signal(number) }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,7 +27,8 @@ func TestASandboxOnItsPage(t *testing.T) {
 	if got := h.call(h.token(), "/mcp", "sandbox_create", `{}`); !strings.Contains(got, "sandbox_id") {
 		t.Skipf("no sandbox can be made here: %s", got)
 	}
-	p := h.administer(chromium.New(t), "#/sandboxes")
+	b := chromium.New(t)
+	p := h.administer(b, "#/sandboxes")
 	p.Run(string(axe) + "; true")
 	sound := func(view string) {
 		t.Helper()
@@ -51,7 +53,7 @@ func TestASandboxOnItsPage(t *testing.T) {
 	run := func(command, says string) {
 		t.Helper()
 		p.Run(`window.command = ` + quoted(command) + `; 0`)
-		play(p, `await story.press("Terminal", ".segments button"); const f = await story.find("form.row input");
+		play(p, `await story.press("Command", ".segments button"); const f = await story.find("form.row input");
 			Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set.call(f, command);
 			f.dispatchEvent(new Event("input", { bubbles: true })); await new Promise((done) => setTimeout(done, 0)); f.form.requestSubmit();
 			await story.until("its output", () => document.querySelector(".code pre")?.innerText.split("\n").some((l) => l.includes(`+quoted(says)+`) && !l.startsWith("$ ")));`)
@@ -59,6 +61,23 @@ func TestASandboxOnItsPage(t *testing.T) {
 	run(`mkdir -p /tmp/notes && echo "6 times 7 is $((6*7))" | tee /tmp/notes/plan.txt`, "6 times 7 is 42")
 	sound("a command")
 	run("bash -c '"+strings.ReplaceAll(asks, "'", `'"'"'`)+"'", "403")
+	play(p, `await story.press("Terminal", ".segments button"); await story.text("No terminal is open"); await story.press("New terminal");
+		const input = await story.find(".xterm-helper-textarea"); input.focus();
+		await story.until("a prompt", () => /[$#]/.test(document.querySelector(".xterm").innerText))`)
+	for c := range strings.SplitSeq("cat /tmp/notes/plan.txt; tty", "") {
+		p.Key(c, 0)
+	}
+	p.Key("Enter", 0)
+	play(p, `await story.until("what it shows", () => /^6 times 7 is 42$/m.test(document.querySelector(".xterm").innerText) && /^.dev.pts.[0-9]/m.test(document.querySelector(".xterm").innerText))`)
+	if !slices.ContainsFunc(b.Requested, func(at string) bool { return strings.Contains(at, "/ws?ticket=") }) {
+		t.Error("the terminal does not use the WebSocket")
+	}
+	sound("a terminal")
+	for c := range strings.SplitSeq("exit 3", "") {
+		p.Key(c, 0)
+	}
+	p.Key("Enter", 0)
+	play(p, `await story.until("the end", () => /ended with exit code 3/i.test(document.querySelector(".xterm").innerText))`)
 	play(p, `await story.press("Files", ".segments button"); await story.press("tmp/", ".link"); await story.press("notes/", ".link");
 		await story.press("plan.txt", ".link"); await story.text("6 times 7 is 42")`)
 	sound("files")

@@ -1,5 +1,6 @@
 // A terminal of a process: xterm.js, which is loaded when it is opened. Its bytes come over a WebSocket, or where
-// there is none from process_output, which waits for them. What is typed goes to process_input, so that its rules hold.
+// there is none from the tool that returns output, which waits for them. What is typed goes to the tool for input, so
+// that its rules hold.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { html, Failure } from "./ui.js";
 import { T } from "./texts.js";
@@ -44,8 +45,37 @@ function follow(path, signal, show, lost) {
   });
 }
 
-/** @param {{id: string}} p */
-export function TerminalOf({ id }) {
+/**
+ * The tools of a terminal: one of a process of the host, and one of a process in a sandbox.
+ * @typedef {{type: (text: string) => Promise<any>, resize: (cols: number, rows: number) => Promise<any>,
+ *   socket: (since: number, o: any) => Promise<any>,
+ *   read: (since: number, o: any) => Promise<{text: string, next?: number, ended: boolean, exitCode?: number}>}} Tools
+ */
+
+/** @param {string} id @returns {Tools} */
+export const ofProcess = (id) => ({
+  type: (input) => run("process_input", { id, input }),
+  resize: (cols, rows) => run("process_resize", { id, cols, rows }),
+  socket: (since, o) => run("process_output", { id, since, socket: true }, o),
+  read: async (since, o) => {
+    const got = await run("process_output", { id, since, wait: "output", timeout: 45, raw: true }, o);
+    return { ...got, ended: Boolean(got.status) && got.status !== "running" };
+  },
+});
+
+/** @param {string} sandbox_id @param {string} process_id @returns {Tools} */
+export const inSandbox = (sandbox_id, process_id) => ({
+  type: (text) => run("sandbox_input", { sandbox_id, process_id, text }),
+  resize: (cols, rows) => run("sandbox_input", { sandbox_id, process_id, cols, rows }),
+  socket: (since, o) => run("sandbox_output", { sandbox_id, process_id, since, socket: true }, o),
+  read: async (since, o) => {
+    const got = await run("sandbox_output", { sandbox_id, process_id, since, wait: 40, raw: true }, o);
+    return { ...got, ended: !got.running, exitCode: got.exit_code };
+  },
+});
+
+/** @param {{id: string, tools: Tools}} p */
+export function TerminalOf({ id, tools }) {
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const [error, setError] = useState(/** @type {any} */ (null));
   useEffect(() => {
@@ -75,18 +105,18 @@ export function TerminalOf({ id }) {
           while (waiting) {
             const input = waiting;
             waiting = "";
-            await run("process_input", { id, input });
+            await tools.type(input);
           }
         } catch (e) { setError(e); } finally { sending = false; }
       };
       term.onData((/** @type {string} */ d) => { waiting += d; send(); });
-      const resized = () => { fit.fit(); run("process_resize", { id, cols: term.cols, rows: term.rows }).catch(() => {}); };
+      const resized = () => { fit.fit(); tools.resize(term.cols, term.rows).catch(() => {}); };
       size = new ResizeObserver(resized);
       size.observe(box.current);
       const end = (/** @type {number | undefined} */ code) => term.write("\r\n\x1b[2m" + T.processes.ended(code) + "\x1b[0m\r\n");
       let since = 0;
       for (let failed = 0; !ended.signal.aborted && failed < 3; failed++) {
-        const { socket } = await run("process_output", { id, since, socket: true }, { signal: ended.signal }).catch(() => ({}));
+        const { socket } = await tools.socket(since, { signal: ended.signal }).catch(() => ({}));
         if (!socket) break; // a host without the stream, or a person who may not use it: it is read by calls
         const from = since;
         const code = await follow(socket, ended.signal, (bytes) => { since += bytes.length; term.write(bytes); }, (lost) => { since += lost; });
@@ -94,11 +124,10 @@ export function TerminalOf({ id }) {
         if (since > from) failed = -1;
       }
       while (!ended.signal.aborted) {
-        const got = await run("process_output", { id, since, wait: "output", timeout: 45, raw: true }, { signal: ended.signal });
-        const text = got.text;
-        if (text) term.write(text);
+        const got = await tools.read(since, { signal: ended.signal });
+        if (got.text) term.write(got.text);
         since = got.next ?? since;
-        if (got.status && got.status !== "running" && !text) return end(got.exitCode);
+        if (got.ended && !got.text) return end(got.exitCode);
       }
     })().catch((e) => { if (!ended.signal.aborted) setError(e); });
     return () => { ended.abort(); size?.disconnect(); term?.dispose(); };

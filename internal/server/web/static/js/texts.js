@@ -77,7 +77,7 @@ export const T = {
   },
   sandboxes: {
     sub: "Isolated machines for code", create: "New sandbox", pool: "Pool", driver: "Driver", drivers: "Drivers here", yours: "Yours", ready: "Ready", booting: "Booting", hits: "From the pool", claim: "Time to get one", held: "What holds here", none: "No sandboxes", noneMore: "Agents make them when they run code.",
-    sandbox: "Sandbox", state: "State", isolation: "Isolation", created: "Created", destroy: "Destroy", use: "Limits and use", files: "Files", command: "Terminal", network: "Network", peak: "Peak memory", calls: "Calls", expires: "Expires", limits: "Limits", name: "Name", size: "Size", mode: "Mode",
+    sandbox: "Sandbox", state: "State", isolation: "Isolation", created: "Created", destroy: "Destroy", use: "Limits and use", files: "Files", command: "Command", terminal: "Terminal", newTerminal: "New terminal", noTerminal: "No terminal is open in this sandbox.", network: "Network", peak: "Peak memory", calls: "Calls", expires: "Expires", limits: "Limits", name: "Name", size: "Size", mode: "Mode",
     decisions: "Decisions", allowed: "allowed", denied: "denied", target: "Target", why: "Why", rules: "Rules",
   },
   processes: {

@@ -4,7 +4,7 @@ import { html, Age, Badge, Button, bytes, Card, Code, Dialog, Empty, Failure, He
 import { T } from "../texts.js";
 import { has, run, state } from "../store.js";
 import { go, route } from "../route.js";
-import { TerminalOf } from "../terminal.js";
+import { ofProcess, TerminalOf } from "../terminal.js";
 
 const P = T.processes;
 
@@ -20,7 +20,7 @@ export default function Processes() {
     <${Failure} error=${failed ?? error} />
     ${one ? html`<${Card} title=${[one.command, ...one.args].join(" ")} actions=${html`<${Badge} tone=${one.status === "running" ? "good" : ""} dot>${one.status}<//>
         <${Button} kind="small" icon="close" onClick=${() => go("processes")}>${T.close}<//>`}>
-      ${one.terminal ? html`<${TerminalOf} key=${one.id} id=${one.id} />` : html`<${Output} key=${one.id} id=${one.id} />`}<//>` : null}
+      ${one.terminal ? html`<${TerminalOf} key=${one.id} id=${one.id} tools=${ofProcess(one.id)} />` : html`<${Output} key=${one.id} id=${one.id} />`}<//>` : null}
     ${value && list.length === 0 ? html`<${Card}><${Empty} icon="processes" title=${P.none}>${P.noneMore}<//><//>` : null}
     ${list.length > 0 ? html`<${Card} flush><${Table} label=${T.pages.processes} rows=${list} keyOf=${(/** @type {any} */ p) => p.id} columns=${[
       { title: P.command, of: (p) => html`<button type="button" class="link mono left" onClick=${() => go("processes", [p.id])}><${Text}>${[p.command, ...p.args].join(" ")}<//></button>` },

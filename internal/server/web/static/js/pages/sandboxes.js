@@ -5,6 +5,7 @@ import { T } from "../texts.js";
 import { has, run, state } from "../store.js";
 import { go, link, route } from "../route.js";
 import { Value } from "../result.js";
+import { inSandbox, TerminalOf } from "../terminal.js";
 
 const S = T.sandboxes;
 
@@ -43,8 +44,8 @@ function One({ id }) {
   const destroy = async () => { try { await run("sandbox_destroy", { sandbox_id: id }); go("sandboxes"); } catch (e) { setFailed(e); } };
   return html`<${Head} title=${S.sandbox} sub=${id} actions=${has("sandbox_destroy") ? html`<${Button} kind="danger" icon="close" onClick=${destroy}>${S.destroy}<//>` : null} />
     <a class="text-link" href=${link("sandboxes")}>← ${T.pages.sandboxes}</a><${Failure} error=${failed} />
-    <div><${Segments} label=${T.showAs} value=${tab} onChange=${setTab} options=${[["use", S.use], ["files", S.files], ["run", S.command], ["network", S.network]]} /></div>
-    ${tab === "use" ? html`<${Use} id=${id} />` : tab === "files" ? html`<${Files} id=${id} />` : tab === "run" ? html`<${Run} id=${id} />` : html`<${Network} id=${id} />`}`;
+    <div><${Segments} label=${T.showAs} value=${tab} onChange=${setTab} options=${[["use", S.use], ["files", S.files], ["run", S.command], ...has("sandbox_start") ? [["terminal", S.terminal]] : [], ["network", S.network]]} /></div>
+    ${tab === "use" ? html`<${Use} id=${id} />` : tab === "files" ? html`<${Files} id=${id} />` : tab === "run" ? html`<${Run} id=${id} />` : tab === "terminal" ? html`<${Shells} id=${id} />` : html`<${Network} id=${id} />`}`;
 }
 
 /** @param {{id: string}} p */
@@ -84,6 +85,25 @@ function Run({ id }) {
   };
   return html`<${Card} title=${S.command}>${said.length > 0 ? html`<${Code} text=${said.join("\n")} />` : null}
     <form class="row" onSubmit=${go1}><input class="mono grow" aria-label=${S.command} placeholder="ls -la" required value=${command} onInput=${(/** @type {any} */ e) => setCommand(e.target.value)} /><${Button} kind="primary" icon="play" type="submit" busy=${busy}>${T.call}<//></form><//>`;
+}
+
+/** The terminals of a sandbox: those that run, and a new one if there is none. @param {{id: string}} p */
+function Shells({ id }) {
+  const [shown, setShown] = useState(/** @type {string | null} */ (null));
+  const { value, error, again } = useLoad(() => run("sandbox_processes", { sandbox_id: id }), [id]);
+  const [failed, setFailed] = useState(/** @type {any} */ (null));
+  const open = (value?.processes ?? []).filter((/** @type {any} */ p) => p.terminal && (p.running || p.process_id === shown));
+  const begin = async () => {
+    try {
+      const got = await run("sandbox_start", { sandbox_id: id, command: "exec $(command -v bash || echo sh)", terminal: true, cols: 100, rows: 28 });
+      setShown(got.process_id);
+      again();
+    } catch (e) { setFailed(e); }
+  };
+  const one = open.find((/** @type {any} */ p) => p.process_id === shown) ?? open[0];
+  return html`<${Failure} error=${failed ?? error} /><${Card} title=${S.terminal} actions=${html`<${Button} kind="small" icon="plus" onClick=${begin}>${S.newTerminal}<//>`}>
+    ${open.length > 1 ? html`<${Segments} label=${S.terminal} value=${one.process_id} onChange=${setShown} options=${open.map((/** @type {any} */ p, /** @type {number} */ i) => [p.process_id, String(i + 1)])} />` : null}
+    ${one ? html`<${TerminalOf} key=${one.process_id} id=${one.process_id} tools=${inSandbox(id, one.process_id)} />` : value ? html`<p class="muted">${S.noTerminal}</p>` : null}<//>`;
 }
 
 /** @param {{id: string}} p */
