@@ -57,14 +57,17 @@ type Store struct {
 	vectors VectorStore // nil means the file
 	reranks Reranker    // nil means none
 
+	// mu guards busy and loaded.
 	mu     sync.Mutex
 	busy   map[int64]bool
 	loaded map[int64]*vectors // of the collections that were queried last
 
-	// Inverted files of large collections are made aside, one at a time, until the Store is closed.
-	closing    context.Context
-	stop       context.CancelFunc
-	inverting  sync.WaitGroup
+	// Inverted files of large collections are made aside until the Store is closed.
+	closing   context.Context // a field because this work outlives the query that begins it
+	stop      context.CancelFunc
+	inverting sync.WaitGroup
+	// oneAtATime guards the processor: one inverted file is made at a time. It is another lock than mu because that
+	// takes seconds.
 	oneAtATime sync.Mutex
 }
 

@@ -25,6 +25,8 @@ type inputQueue struct {
 	in    *io.PipeWriter
 	texts chan text
 	bytes atomic.Int64 // bytes of unread texts
+	// passed is closed when no text will be read any more.
+	passed chan struct{}
 }
 
 type text struct {
@@ -34,11 +36,12 @@ type text struct {
 }
 
 func newTyping(in *io.PipeWriter) *inputQueue {
-	return &inputQueue{in: in, texts: make(chan text, mostTexts)}
+	return &inputQueue{in: in, texts: make(chan text, mostTexts), passed: make(chan struct{})}
 }
 
 // pass writes the queued texts until the process ends. The goroutine that waits for its end closes the pipe.
 func (i *inputQueue) pass(p sandbox.Process) {
+	defer close(i.passed)
 	for {
 		select {
 		case one := <-i.texts:
@@ -85,17 +88,26 @@ func (g *Background) Type(ctx context.Context, b []byte, end bool) error {
 	}
 	select {
 	case err := <-done:
-		if errors.Is(err, io.ErrClosedPipe) {
-			return errors.New("the input of the process is closed")
+		return readError(err)
+	case <-g.typing.passed: // it may have ended by reading this text
+		select {
+		case err := <-done:
+			return readError(err)
+		default:
+			return errHasEnded
 		}
-		return err
-	case <-g.p.Done():
-		return errHasEnded
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-time.After(typeWait):
 		return errors.New("the process does not read its input; the text waits for it")
 	}
+}
+
+func readError(err error) error {
+	if errors.Is(err, io.ErrClosedPipe) {
+		return errors.New("the input of the process is closed")
+	}
+	return err
 }
 
 var errHasEnded = errors.New("the process has ended")
