@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,6 +29,10 @@ const (
 	Attended     // a person is beside the client of the call that this one is inside of
 )
 
+// Own returns the owner of what is the caller's alone, even where a team owns what its members make: its approvals, its
+// answers to questions, and servers with its login.
+func (c *Caller) Own() string { return cmp.Or(c.ID, c.Principal) + "/" + c.Context }
+
 // SplitOwner gives the name of the principal and the context of an owner.
 func SplitOwner(owner string) (principal, context string) {
 	i := strings.LastIndexByte(owner, '/')
@@ -43,7 +48,7 @@ type Caller struct {
 	Principal string `json:"principal"`         // "anonymous" if no credentials were required
 	ID        string `json:"id,omitempty"`      // who, for good: a name that is used again has another one; "" means the name
 	Context   string `json:"context,omitempty"` // the named view the call came through
-	Owner     string `json:"owner"`             // principal and context: whose sandboxes, processes, jobs and spools these are
+	Owner     string `json:"owner"`             // principal or team, and context: whose sandboxes, processes, jobs and spools these are
 	Session   string `json:"session,omitempty"` // a lifetime hint; "" when there is none, and every tool works with ""
 	// Connection names the connection of a legacy client that is a session of its own, so
 	// that Session is "".

@@ -252,7 +252,7 @@ func spec(c config.Context, enabled []enabledModule) views.Spec {
 		Name: c.Name, Description: c.Description, Modules: modules, Tools: c.Tools, Prompts: c.Prompts,
 		Resources: c.Resources,
 		Rename:    c.Rename, Describe: c.Describe, Shapes: c.Shape, Style: views.Style(c.Style), Aliases: c.Aliases,
-		Results: c.Results, List: c.List, Pinned: c.Pinned, ProgramsAsk: c.ProgramsAsk,
+		Results: c.Results, List: c.List, Pinned: c.Pinned, ProgramsAsk: c.ProgramsAsk, Team: c.Team,
 	}
 }
 

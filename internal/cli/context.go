@@ -156,6 +156,7 @@ func (f *definitionFlags) register(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.d.Roles, "role", nil, "roles that may use it, comma-separated (default: everyone)")
 	set.StringSliceVar(&f.d.Users, "user", nil, "users that may use it, names or patterns")
 	set.StringSliceVar(&f.d.KnownTo, "known-to", nil, "roles that may see it without using it")
+	set.StringVar(&f.d.Team, "team", "", "team that owns what is made in it: whoever may use it shares that")
 	set.IntVar(
 		&f.d.Limits.Calls,
 		"calls",
@@ -223,6 +224,7 @@ func (f *definitionFlags) applyDefinition(to *contextstore.Definition) error {
 		"role":         func() { to.Roles = f.d.Roles },
 		"user":         func() { to.Users = f.d.Users },
 		"known-to":     func() { to.KnownTo = f.d.KnownTo },
+		"team":         func() { to.Team = f.d.Team },
 		"calls":        func() { to.Limits.Calls = f.d.Limits.Calls },
 		"rate":         func() { to.Limits.Rate = f.d.Limits.Rate },
 		"burst":        func() { to.Limits.Burst = f.d.Limits.Burst },

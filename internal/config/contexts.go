@@ -10,6 +10,7 @@ import (
 
 	"gatehouse/internal/access/permit"
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/internal/dispatch/views"
 )
 
@@ -37,6 +38,7 @@ type Context struct {
 	Roles       []string          `doc:"Roles that may use it. If users is set too, either one is enough; if both are empty, every caller may."`
 	Users       []string          `doc:"Patterns of users that may use it."`
 	KnownTo     []string          `doc:"Roles that may see it without using it."`
+	Team        string            `doc:"Team that owns what is made in it: whoever may use it shares its processes, sandboxes, jobs, collections and the like. Needs roles or users. Without it each caller owns what it makes."`
 	Stage       bool              `doc:"Stage what its tools change in folders until a person accepts it, unless a rule decides otherwise; calls that cannot be staged ask."`
 	Limits      ContextLimits     `doc:"Limits of its callers, besides the limits of the host."`
 }
@@ -176,6 +178,9 @@ func (c Context) validateContext(w *problems, at string) {
 	}
 	if len(c.KnownTo) > 0 && len(c.Roles)+len(c.Users) == 0 {
 		w.addf(at+".known_to", "has an effect only if roles or users restrict who may use the context")
+	}
+	if err := contextstore.CheckTeam(c.Team, c.Roles, c.Users); err != nil {
+		w.addf(at+".team", "%v", err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
 		c.checkVariable(w, at+".env."+name, name)

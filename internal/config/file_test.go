@@ -194,6 +194,7 @@ func TestMistakesInTheFileHaveAPlace(t *testing.T) {
 		"contexts:\n  - name: a\n    env:\n      A: ${secret:}\n":                       "g.yaml:4:7: contexts[0].env.A: name \"\": expected 1 to 64",
 		"contexts:\n  - name: a\n    env: {GATEHOUSE_X: y}\n":                           "names that begin with GATEHOUSE_ are reserved for the host",
 		"contexts:\n  - name: a\n    known_to: [x]\n":                                   "g.yaml:3:5: contexts[0].known_to: has an effect only if",
+		"contexts:\n  - name: a\n    team: lab\n":                                       "g.yaml:3:5: contexts[0].team: name the roles or users",
 		"contexts:\n  - name: a\n    limits: {calls: -1}\n":                             "g.yaml:3:14: contexts[0].limits.calls: calls at once is -1: expected at least 0",
 		"contexts:\n  - name: a\n    limits: {burst: 5}\n":                              "g.yaml:3:14: contexts[0].limits.burst: has an effect only with a rate",
 		"contexts:\n  - name: a\n    limits: {rats: 5}\n":                               "g.yaml:3:14: contexts[0].limits.rats: there is no such setting; did you mean rate?",

@@ -183,7 +183,7 @@ func unkept(err error) *tool.Refusal {
 // that an earlier round of this call has used. A sealed state that contains the latter can be used once.
 func (d *Dispatcher) standingApproval(store *approvals.Store, r *Request, v permit.Verdict) (bool, error) {
 	if v.Remember > 0 {
-		if ok, err := store.Remembered(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); ok || err != nil {
+		if ok, err := store.Remembered(r.Facts.Own(), r.Entry.Name, r.Args, v.Remember); ok || err != nil {
 			return ok, err
 		}
 	}
@@ -301,7 +301,7 @@ func (d *Dispatcher) askOperator(store *approvals.Store, r *Request, why string)
 	by := approvals.Caller{
 		Credential: cmp.Or(r.Facts.Credential, "none of "+r.Facts.Principal), Session: r.Facts.Session,
 	}
-	req, err := store.Ask(r.Facts.Owner, r.Entry.Name, why, by, r.Args, p.decided)
+	req, err := store.Ask(r.Facts.Own(), r.Entry.Name, why, by, r.Args, p.decided)
 	if long, ok := errors.AsType[*approvals.TooLong](err); ok {
 		return tool.Refuse(tool.CodeTooLarge, "%s cannot be approved: %v", r.Entry.Listed, long)
 	}
@@ -309,7 +309,7 @@ func (d *Dispatcher) askOperator(store *approvals.Store, r *Request, why string)
 		return unkept(err)
 	}
 	p.Approval = req
-	d.opts.Log.Info("call waits for an approval", "approval", req.ID, "tool", r.Entry.Name, "owner", r.Facts.Owner)
+	d.opts.Log.Info("call waits for an approval", "approval", req.ID, "tool", r.Entry.Name, "owner", r.Facts.Own())
 	return p
 }
 
@@ -320,7 +320,7 @@ func (d *Dispatcher) Approved(r *Request, ap approvals.Request) bool {
 	if ap.State != approvals.Allowed {
 		return false
 	}
-	ok, err := store.Spend(ap, r.Facts.Owner, r.Entry.Name)
+	ok, err := store.Spend(ap, r.Facts.Own(), r.Entry.Name)
 	if err != nil {
 		d.opts.Log.Error("approval cannot be used", "approval", ap.ID, "err", err)
 		d.recordRefused(r, audit.Denied, "an approval was not accepted, "+ap.ID+": "+err.Error())
@@ -361,7 +361,7 @@ func (d *Dispatcher) approved(store *approvals.Store, r *Request, v permit.Verdi
 	}
 	r.Recorded[approvedKey] = json.RawMessage(callDigest(r))
 	if v.Remember > 0 {
-		if err := store.Remember(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); err != nil {
+		if err := store.Remember(r.Facts.Own(), r.Entry.Name, r.Args, v.Remember); err != nil {
 			d.opts.Log.Warn("approval cannot be stored", "err", err)
 		}
 	}
@@ -370,7 +370,7 @@ func (d *Dispatcher) approved(store *approvals.Store, r *Request, v permit.Verdi
 // callDigest returns a digest of a call: its tool and its arguments. It is a JSON string.
 func callDigest(r *Request) string {
 	h := sha256.New()
-	for _, part := range []string{r.Facts.Owner, r.Entry.Module, r.Entry.Name, string(r.Args)} {
+	for _, part := range []string{r.Facts.Own(), r.Entry.Module, r.Entry.Name, string(r.Args)} {
 		fmt.Fprintf(h, "%d:%s,", len(part), part)
 	}
 	return `"` + hex.EncodeToString(h.Sum(nil)) + `"`

@@ -127,7 +127,8 @@ func (u *upstream) hasBothEras() bool {
 	return false
 }
 
-func ownerOf(c *tool.Caller) string { return cmp.Or(c.Owner, c.Principal+"/") }
+// ownerOf returns whose instance a caller uses: its own, because an instance may hold a login.
+func ownerOf(c *tool.Caller) string { return c.Own() }
 
 // capabilities returns abilities as a client declares them.
 func capabilities(can tool.Abilities, modern bool) json.RawMessage {

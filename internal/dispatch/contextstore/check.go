@@ -159,6 +159,9 @@ func (c *check) access(r *Record) {
 	if len(r.KnownTo) > 0 && len(r.Roles)+len(r.Users) == 0 {
 		c.bad("known_to", "has an effect only if roles or users restrict who may use the context")
 	}
+	if err := CheckTeam(r.Team, r.Roles, r.Users); err != nil {
+		c.bad("team", "%w", err)
+	}
 	if len(r.Rules) > maxList {
 		c.bad("rules", "there are %d; at most %d", len(r.Rules), maxList)
 		return
@@ -170,6 +173,19 @@ func (c *check) access(r *Record) {
 	if err != nil {
 		c.bad("rules", "%w", err)
 	}
+}
+
+// CheckTeam returns an error unless a context can have a team: "" or a name, and somebody who is of it.
+func CheckTeam(team string, roles, users []string) error {
+	switch {
+	case team == "":
+		return nil
+	case !NameForm().MatchString(team):
+		return fmt.Errorf("%q: expected 1 to 64 of a-z, 0-9 and -, beginning with a letter or digit", team)
+	case len(roles)+len(users) == 0:
+		return errors.New("name the roles or users that are of the team: otherwise every caller is")
+	}
+	return nil
 }
 
 // permit returns the rule in the form of package permit, for this context alone.

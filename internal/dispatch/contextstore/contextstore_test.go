@@ -286,6 +286,8 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		`rename: "a b": expected`:                            func(r *Record) { r.Rename["x"] = "a b" },
 		`would both be cat`:                                  func(r *Record) { r.Rename["x"] = "cat" },
 		`known_to: has an effect only if roles or users`:     func(r *Record) { r.Roles, r.Users = nil, nil },
+		`team: name the roles or users`:                      func(r *Record) { r.Team, r.Roles, r.Users, r.KnownTo = "research", nil, nil, nil },
+		`team: "Lab 1": expected`:                            func(r *Record) { r.Team = "Lab 1" },
 		`rules: rule 1: then: "maybe": expected allow`:       func(r *Record) { r.Rules[0].Then = "maybe" },
 		`rules: dev: rule 1: when:`:                          func(r *Record) { r.Rules[0].When = "args.(" },
 		`effect "sings"`:                                     func(r *Record) { r.Rules[0].Effects = []string{"sings"} },

@@ -45,7 +45,7 @@ func (f *Fixed) Definition(name string) *Record {
 	r := &Record{Name: name, Fixed: true, Definition: Definition{
 		Description: s.Description, Modules: s.Modules, Tools: s.Tools, Prompts: s.Prompts, Resources: s.Resources,
 		Rename: s.Rename, Describe: s.Describe, Shape: s.Shapes, Style: string(s.Style), Aliases: s.Aliases,
-		Results: s.Results, List: s.List, Pinned: s.Pinned, ProgramsAsk: s.ProgramsAsk,
+		Results: s.Results, List: s.List, Pinned: s.Pinned, ProgramsAsk: s.ProgramsAsk, Team: s.Team,
 	}}
 	if own := f.Find(name); own != nil {
 		r.Env, r.Roots, r.Limits = own.Env, own.Roots, own.Limits

@@ -50,6 +50,7 @@ type Definition struct {
 	Roles   []string `json:"roles,omitempty" doc:"roles that may use it; if users is set too, either one is enough; if both are empty, every caller may"`
 	Users   []string `json:"users,omitempty" doc:"patterns of principals that may use it"`
 	KnownTo []string `json:"known_to,omitempty" doc:"roles that may see it without using it"`
+	Team    string   `json:"team,omitempty" doc:"team that owns what is made in it: whoever may use it shares its processes, sandboxes, jobs, collections and the like; needs roles or users"`
 	Rules   []Rule   `json:"rules,omitempty" doc:"permission rules in addition to the host's, never less strict; the first that matches decides"`
 
 	Limits Limits `json:"limits,omitzero" doc:"limits of its callers"`
@@ -205,7 +206,7 @@ func (r *Record) Spec(modules []string) views.Spec {
 			tools,
 		), Prompts: withOwn(r.Prompts, prompts), Resources: withOwn(r.Resources, resources),
 		Rename: r.Rename, Describe: r.Describe, Shapes: r.Shape, Style: views.Style(r.Style), Aliases: r.Aliases,
-		Results: r.Results, List: r.List, Pinned: r.Pinned, ProgramsAsk: r.ProgramsAsk,
+		Results: r.Results, List: r.List, Pinned: r.Pinned, ProgramsAsk: r.ProgramsAsk, Team: r.Team,
 	}
 }
 

@@ -56,6 +56,7 @@ type Spec struct {
 	List        string            // ListAll, ListSearch or ListAuto; "" means ListAll
 	Pinned      []string          // patterns of tools that a short list has
 	ProgramsAsk bool              // programs may call tools that ask the caller or need an approval
+	Team        string            // owns what is made in it; "" means that each caller owns what it makes
 	Unpaged     bool              // tools that page their output return all of it, up to tool.MostUnpaged
 	Unsorted    bool              // lists keep the order of the modules' offers; otherwise they are sorted by name
 }
@@ -149,16 +150,28 @@ func (r *Registry) Rules() *Rules { return r.rules.Load() }
 // Default returns the name of the context of callers who name none.
 func (r *Registry) Default() string { return r.rules.Load().Default }
 
+// teamPrefix marks owners that are teams. No name or ID of a user has a colon.
+const teamPrefix = "team:"
+
+// Owner returns who owns what a caller makes in its context: the context's team, or the caller.
+func (r *Registry) Owner(c *tool.Caller) string {
+	if spec := r.rules.Load().Spec(c.Context); spec != nil && spec.Team != "" {
+		return teamPrefix + spec.Team + "/" + c.Context
+	}
+	return c.Own()
+}
+
 // Cut returns the caller's cut by the policy in force.
 func (r *Registry) Cut(who tool.Caller) permit.Cut { return r.rules.Load().Policy.Cut(who) }
 
 // Spec returns the definition of a context, or nil.
 func (r *Rules) Spec(name string) *Spec {
-	i := slices.IndexFunc(r.Specs, func(s Spec) bool { return s.Name == name })
-	if i < 0 {
-		return nil
+	for i := range r.Specs {
+		if r.Specs[i].Name == name {
+			return &r.Specs[i]
+		}
 	}
-	return &r.Specs[i]
+	return nil
 }
 
 // Open returns the contexts that a caller may use, in their order.

@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"unique"
@@ -253,7 +252,7 @@ func (e *Engine) assignContext(f *session.Facts, who *Caller, wanted []byte) *Fa
 	if f.Context == "" {
 		f.Context = e.opts.Views.Default()
 	}
-	f.Owner = cmp.Or(f.ID, f.Principal) + "/" + f.Context
+	f.Owner = e.opts.Views.Owner(&f.Caller)
 	f.Cut = e.opts.Views.Cut(f.Caller)
 	if _, err := e.opts.Views.View(e.base, &f.Caller, f.Cut); err != nil {
 		return notFound(err)

@@ -172,11 +172,11 @@ func questionParams(rev mcpversion.Revision, q tool.Question) []byte {
 	return rawjson.Compact(nil, p)
 }
 
-// binding returns the values that a sealed state is bound to: this owner, this call with these
+// binding returns the values that a sealed state is bound to: this caller, this call with these
 // arguments, and this definition of the tool.
 func (r *request) binding(c *call) []byte {
 	h := sha256.New()
-	for _, part := range []string{r.facts.Owner, c.method, c.name, c.entry.Module, c.entry.Name} {
+	for _, part := range []string{r.facts.Own(), c.method, c.name, c.entry.Module, c.entry.Name} {
 		fmt.Fprintf(h, "%d:%s,", len(part), part)
 	}
 	if len(c.args) == 0 {

@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"cmp"
 	"context"
 
 	"gatehouse/internal/mcp/session"
@@ -11,7 +10,8 @@ import (
 // UseContext moves the session of a running call to another context, as if it had named that one at
 // initialize, and tells the client which of its lists have changed. The error is a *tool.Refusal.
 func (e *Engine) UseContext(ctx context.Context, who tool.Caller, name string) error {
-	who.Context, who.Owner = name, cmp.Or(who.ID, who.Principal)+"/"+name
+	who.Context = name
+	who.Owner = e.opts.Views.Owner(&who)
 	if _, err := e.opts.Views.View(ctx, &who, e.opts.Views.Cut(who)); err != nil {
 		return &tool.Refusal{Code: tool.CodeNotFound, Message: err.Error()}
 	}

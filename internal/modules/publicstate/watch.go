@@ -28,7 +28,7 @@ type subscription struct {
 // have no session and the same name cannot be distinguished.
 type client struct{ owner, session, name string }
 
-func clientOf(who tool.Caller) client { return client{who.Owner, who.Session, who.Client} }
+func clientOf(who tool.Caller) client { return client{who.Own(), who.Session, who.Client} }
 
 // watch implements module.Watch. It begins at the revision that the client last
 // read, so that no change between reading and subscribing is lost.
