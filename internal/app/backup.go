@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch/jobs"
 	"gatehouse/internal/dispatch/progress"
+	"gatehouse/internal/files/stage"
 	"gatehouse/internal/maintenance/backup"
 	keeping "gatehouse/internal/modules/backup"
 	"gatehouse/internal/packages"
@@ -22,8 +24,8 @@ import (
 )
 
 // BackedUp returns the folders that backups contain. The records of running processes and the log of the daemon
-// are left out, because they belong to this machine, and staged tasks, because a backup has regular files alone and
-// would lose what they deleted.
+// are left out, because they belong to this machine. Staged tasks are packed, because a backup has regular files alone
+// and would lose what they deleted.
 func BackedUp(cfg config.Config) backup.Folders {
 	f := cfg.Folders
 	not := []string{f.Cache, f.Runtime, cfg.Audit.Archive, packages.StoreFolder(filepath.Join(f.Data, "packages")),
@@ -36,7 +38,18 @@ func BackedUp(cfg config.Config) backup.Folders {
 			filepath.Join(f.State, "journal"),
 		)
 	}
-	return backup.Folders{Data: f.Data, Config: f.Config, State: f.State, KeyFile: cfg.Secrets.KeyFile, Not: not}
+	all := backup.Folders{Data: f.Data, Config: f.Config, State: f.State, KeyFile: cfg.Secrets.KeyFile, Not: not}
+	if dir := StageFolder(f); dir != "" {
+		all.Pack = func(ctx context.Context, to string, log *slog.Logger) (map[string]string, error) {
+			packed, err := stage.Pack(ctx, dir, to, log)
+			files := map[string]string{}
+			for name, file := range packed {
+				files[filepath.Base(dir)+"/"+name] = file
+			}
+			return files, err
+		}
+	}
+	return all
 }
 
 // lockFolders locks the folders, and puts a waiting restore in place. A private host, which stores nothing, does

@@ -13,6 +13,7 @@ import (
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/files/stage"
 	"gatehouse/internal/maintenance/backup"
 	"gatehouse/internal/modules/publicstate"
 	"gatehouse/internal/state"
@@ -63,6 +64,32 @@ func (c *tenant) wait(begun map[string]any) map[string]any {
 
 const backupKey = "correct horse battery"
 
+// stagedTask stages a new file and the removal of another; it returns "" where nothing can be staged.
+func stagedTask(t *testing.T, a *App) (id, project string) {
+	t.Helper()
+	if a.stage == nil || a.cannotStage() != "" {
+		return "", ""
+	}
+	project = t.TempDir()
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(os.WriteFile(filepath.Join(project, "gone"), nil, 0o600))
+	id, err := a.stage.Begin(stage.Who{Principal: "ann", Context: "default"})
+	check(err)
+	v, err := a.stage.Enter(id, []string{project}, true)
+	check(err)
+	root, err := v.Root(project)
+	check(err)
+	check(root.Remove("gone"))
+	check(root.WriteFile("new", []byte("new"), 0o600))
+	check(v.Leave(true))
+	return id, project
+}
+
 // A host is filled, backed up and lost. Another host with other folders becomes that host when it is restarted
 // with the backup.
 func TestABackupMakesAFreshHostThisOne(t *testing.T) {
@@ -87,6 +114,7 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 		fmt.Sprintf(`{"name":"shelf","kind":"directory","path":%q,"keep":3}`, folder)); got["name"] != "shelf" {
 		t.Fatal(got)
 	}
+	task, project := stagedTask(t, a)
 	begun := admin.result("backup_create", `{}`)
 	made := admin.wait(begun)
 	name, _ := made["backup"].(string)
@@ -156,6 +184,16 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	}
 	if c.contextStore.Current().Find("notes") == nil {
 		t.Error("the context is not there")
+	}
+	if task != "" {
+		if _, err := c.stage.Accept(task, stage.Choice{}); err != nil {
+			t.Error(err)
+		}
+		for name, want := range map[string]bool{"new": true, "gone": false} {
+			if _, err := os.Stat(filepath.Join(project, name)); (err == nil) != want {
+				t.Errorf("after the restored task was accepted: %s, %v", name, err)
+			}
+		}
 	}
 	users, err := c.who.Users(t.Context())
 	if err != nil || len(users) != 1 || users[0].Name != "bob" {

@@ -40,6 +40,9 @@ func (a *App) openStage(context.Context) error {
 	if scratch == nil {
 		scratch = caches()
 	}
+	if err := stage.Unpack(dir, a.log); err != nil {
+		a.log.Error("staged tasks of a backup cannot be unpacked", "err", err)
+	}
 	a.stage = stage.New(stage.Options{
 		Dir: dir, Covers: shield.Closed, Lives: a.sessionLives, Log: a.log, Expire: s.Expire, Network: s.Network,
 		Scratch: scratch, Bytes: s.Bytes, Most: s.Tasks,

@@ -159,7 +159,7 @@ func (h *Hold) Create(
 	if err != nil {
 		return made, err
 	}
-	c, err := collect(ctx, r.o.Folders, chosenFiles(packages), progress)
+	c, err := collect(ctx, r.o.Folders, chosenFiles(packages), progress, r.o.Log)
 	if err != nil {
 		return made, err
 	}

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +26,9 @@ type Folders struct {
 	KeyFile string
 	// Not are folders inside those that are left out.
 	Not []string
+	// Pack makes regular files of what is in a folder that is left out, in the folder to, and returns them by the paths in
+	// Data at which a restore puts them. What cannot be packed is logged. nil if there is nothing of the kind.
+	Pack func(ctx context.Context, to string, log *slog.Logger) (map[string]string, error)
 }
 
 // Names of the folders in a manifest.
@@ -77,7 +83,9 @@ func (c *collection) closeFiles() { os.RemoveAll(c.temp) }
 
 // collect copies small files, takes snapshots of databases, and lists the other files
 // that chosen selects. Files that are removed meanwhile are left out.
-func collect(ctx context.Context, f Folders, chosen func(File) bool, progress Progress) (c *collection, err error) {
+func collect(
+	ctx context.Context, f Folders, chosen func(File) bool, progress Progress, log *slog.Logger,
+) (c *collection, err error) {
 	if f.Data == "" {
 		return nil, errors.New("this host stores nothing on disk")
 	}
@@ -112,6 +120,24 @@ func collect(ctx context.Context, f Folders, chosen func(File) bool, progress Pr
 	for _, n := range f.existing() {
 		if err := walk(n.path, f, false, note(n.name, n.path)); err != nil {
 			return nil, fmt.Errorf("list the files of %s: %w", n.path, err)
+		}
+	}
+	if f.Pack != nil {
+		packed, err := f.Pack(ctx, c.temp, log)
+		if err != nil {
+			return nil, err
+		}
+		for _, rel := range slices.Sorted(maps.Keys(packed)) {
+			info, err := os.Stat(packed[rel])
+			if err == nil {
+				err = note(dataFolder, "")(rel, info)
+			}
+			if err != nil {
+				return nil, err
+			}
+			if n := len(found); n > 0 && found[n-1] == rel {
+				found[n-1] = packed[rel]
+			}
 		}
 	}
 	if f.keyElsewhere() && chosen(File{Folder: keyFolder, Path: keyFolder}) {
