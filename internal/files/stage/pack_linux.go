@@ -23,7 +23,7 @@ const attributeRecord = "SCHILY.xattr."
 // packer writes the folder of a task to an archive. Paths are resolved below the folder, because programs of the task may
 // change it meanwhile.
 type packer struct {
-	ctx   context.Context
+	ctx   context.Context // a field because each of its methods calls the next for a name
 	root  *os.Root
 	w     *tar.Writer
 	links map[[2]uint64]string // of files with several names: the first

@@ -88,11 +88,11 @@ func (g *Background) Type(ctx context.Context, b []byte, end bool) error {
 	}
 	select {
 	case err := <-done:
-		return readError(err)
+		return g.readError(err)
 	case <-g.typing.passed: // it may have ended by reading this text
 		select {
 		case err := <-done:
-			return readError(err)
+			return g.readError(err)
 		default:
 			return errHasEnded
 		}
@@ -103,11 +103,14 @@ func (g *Background) Type(ctx context.Context, b []byte, end bool) error {
 	}
 }
 
-func readError(err error) error {
-	if errors.Is(err, io.ErrClosedPipe) {
-		return errors.New("the input of the process is closed")
+func (g *Background) readError(err error) error {
+	switch {
+	case !errors.Is(err, io.ErrClosedPipe):
+		return err
+	case g.over():
+		return errHasEnded
 	}
-	return err
+	return errors.New("the input of the process is closed")
 }
 
 var errHasEnded = errors.New("the process has ended")
