@@ -125,7 +125,7 @@ func TestATaskIsPackedAndUnpacked(t *testing.T) {
 
 // What no task has is refused, nothing of it stays, and nothing is made outside of the folder of the tasks.
 //
-//redteam:attack Hostile input is normal input: archives of tasks with other paths, devices, attributes and content
+//redteam:attack A backup is as closed as its password: archives of tasks with other paths, devices, attributes and content
 func TestArchivesThatNoTaskHas(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "outside")
 	file := func(name string) tar.Header {
