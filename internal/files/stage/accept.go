@@ -523,7 +523,10 @@ func (f *performer) write(root *os.Root, o *op, temp string) error {
 		}
 		return linkTime(root, temp, o.To.MTime)
 	case o.To.Type == Pipe:
-		return makePipe(root, temp, o.To.Mode)
+		if err := makePipe(root, temp, o.To.Mode); err != nil {
+			return err
+		}
+		return linkTime(root, temp, o.To.MTime)
 	case o.To.Type != File:
 		return fmt.Errorf("a %s is not copied to the folder", o.To.Type)
 	}

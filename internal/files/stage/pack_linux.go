@@ -238,7 +238,10 @@ func unpackOne(root *os.Root, h *tar.Header, content io.Reader) error {
 		}
 		return root.Link(h.Linkname, h.Name)
 	case tar.TypeFifo:
-		return makePipe(root, h.Name, uint32(h.Mode)&0o777)
+		if err := makePipe(root, h.Name, uint32(h.Mode)&0o777); err != nil {
+			return err
+		}
+		return linkTime(root, h.Name, h.ModTime.UnixNano())
 	case tar.TypeChar:
 		if h.Devmajor == 0 && h.Devminor == 0 {
 			return makeWhiteout(root, h.Name)

@@ -22,7 +22,7 @@ import (
 // described returns what a folder has: types, modes, sizes, targets, and of files and links the content and times.
 func described(t *testing.T, dir string) string {
 	t.Helper()
-	out, err := exec.Command("sh", "-c", `cd "$1" && find . -mindepth 1 -printf '%P %y %m %s %l %n\n' | sort && find . -type f,l -printf '%P %T@\n' | sort &&
+	out, err := exec.Command("sh", "-c", `cd "$1" && find . -mindepth 1 -printf '%P %y %m %s %l %n\n' | sort && find . -type f,l,p -printf '%P %T@\n' | sort &&
 		find . -type f -print0 | sort -z | xargs -0 -r sha256sum`, "sh", dir).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -115,6 +115,9 @@ func TestATaskIsPackedAndUnpacked(t *testing.T) {
 		}
 		if _, err := m.Accept(w.id, Choice{}); err != nil {
 			t.Fatal(err)
+		}
+		if info, err := os.Lstat(filepath.Join(real, "pipe")); err != nil || info.ModTime().Unix() != 1000000102 {
+			t.Errorf("%d: the pipe is %v, %v", i, info, err)
 		}
 		folders[i] = described(t, real)
 	}

@@ -248,7 +248,7 @@ func renameWith(root *os.Root, from, to string, flags uint) error {
 	return err
 }
 
-// linkTime sets the time of a link, which has no file that could be opened.
+// linkTime sets the time of a link or a pipe, without opening it.
 func linkTime(root *os.Root, name string, nanos int64) error {
 	dir, base, err := openParent(root, name)
 	if err != nil {
