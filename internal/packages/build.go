@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -41,7 +40,7 @@ func (p *managedPackage) buildPackage(ctx context.Context, r *Record, s BuildSte
 // toolchain returns the folders of programs that lie in the home of the host's user, which steps do not see otherwise.
 func toolchain(programs ...string) (folders []string) {
 	for _, name := range programs {
-		path, err := exec.LookPath(name)
+		path, err := lookPath(name)
 		if err != nil {
 			continue
 		}

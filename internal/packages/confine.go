@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -463,7 +462,7 @@ var systemFolders = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"
 // findProgram finds a program of the host, and what a sandbox needs to run it if it is not one of the system's: its
 // file, and the folder of its version of Node or Python if it is in one.
 func findProgram(command string) (file string, mounts []sandbox.Mount, err error) {
-	if file, err = exec.LookPath(command); err != nil {
+	if file, err = lookPath(command); err != nil {
 		return "", nil, fmt.Errorf("start %s: %w", command, err)
 	}
 	if file, err = filepath.Abs(file); err != nil {

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 
@@ -30,7 +29,7 @@ func (p *managedPackage) digest(ctx context.Context, r *Record) (string, error) 
 	case r.Source.Kind == OCI:
 		return r.Digest, nil
 	case r.Source.Kind == Command:
-		path, err := exec.LookPath(p.expand(r, r.Command))
+		path, err := lookPath(p.expand(r, r.Command))
 		if err != nil {
 			return "", nil // the attempt to start it says why
 		}
