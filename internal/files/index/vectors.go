@@ -159,6 +159,12 @@ func (s *Store) readVectors(ctx context.Context, c Collection) (v *vectors, err 
 	if err != nil || db == nil {
 		return v, err
 	}
+	var n int // known before, because slices that grow need twice the memory
+	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM vector WHERE collection = ?", c.ID).Scan(&n); err != nil {
+		return nil, err
+	}
+	v.ids, v.scale = make([]int64, 0, n), make([]float32, 0, n)
+	v.data, v.signs = make([]int8, 0, n*v.dims), make([]uint64, 0, n*v.signWords())
 	rows, err := db.QueryContext(ctx, "SELECT chunk, data FROM vector WHERE collection = ? ORDER BY chunk", c.ID)
 	if err != nil {
 		return nil, err
