@@ -16,7 +16,7 @@ export CGO_ENABLED ?= 0
 export GORACE ?= atexit_sleep_ms=0
 
 .PHONY: help run build runsc nats check test unit suite verify-race verify-sandboxes verify-suites verify-fuzz verify-cross verify-bench verify-browser \
-	verify-soak verify-redteam verify-packages verify-registry verify-relay verify-editor verify-code verify-release verify-knowledge verify-stage verify-models release releasetest screenshots setup format vet staticcheck fix tidy generate race programs norace sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
+	verify-soak verify-redteam verify-cluster verify-packages verify-registry verify-relay verify-editor verify-code verify-release verify-knowledge verify-stage verify-models release releasetest screenshots setup format vet staticcheck fix tidy generate race programs norace sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
 
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
@@ -55,7 +55,7 @@ run: build
 	@exec bin/gatehouse serve --http -p $(PORT) -d "$(DIR)"
 
 # What make test has a short form of.
-LONG = race sandboxes suites fuzz cross bench soak redteam packages registry relay code release browser knowledge models editor stage
+LONG = race sandboxes suites fuzz cross bench soak redteam cluster packages registry relay code release browser knowledge models editor stage
 
 check: format vet unit suite
 
@@ -356,6 +356,13 @@ verify-models:
 # Staged calls: every kill of an acceptance, five hundred calls on this repository, what a view costs, large files.
 verify-stage:
 	GATEHOUSE_TEST_ALL=1 $(GO) test -count=1 -timeout 60m -v ./internal/files/stage ./internal/exec/overlay
+
+# Clusters: random schedules of failures over both kinds of engine, checked by porcupine (about two hours; SCHEDULES of
+# them, 200 by default), and what a cluster costs.
+SCHEDULES ?= 200
+verify-cluster:
+	GATEHOUSE_TEST_ALL=1 GATEHOUSE_SCHEDULES=$(SCHEDULES) $(GO) test -count=1 -timeout 180m -v -run 'TestRandomSchedules' ./internal/tests/clustertest
+	GATEHOUSE_TEST_ALL=1 $(GO) test -count=1 -p 1 -timeout 60m -v -skip 'TestRandomSchedules' ./internal/cluster/... ./internal/tests/clustertest
 
 # How fast texts are ingested, changed and searched, on Go's own sources, or on those of the list SPEED=FOLDER:FOLDER.
 verify-knowledge:

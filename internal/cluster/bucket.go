@@ -209,6 +209,19 @@ func (b *Bucket) Confirmed(ctx context.Context, key string) (Record, error) {
 	}
 }
 
+// absentKey is the record that Absent writes.
+const absentKey = "absent"
+
+// Absent returns nil if there never was a record with a key, which most nodes have agreed to: unlike the answer of Get
+// this cannot be old. It costs a write, of a record of its own. ErrConflict means that there is one, or that one is
+// being written.
+func (b *Bucket) Absent(ctx context.Context, key string) error {
+	subject := "$KV." + b.n.stream(b.name) + "."
+	_, err := b.n.js.Publish(ctx, subject+absentKey, nil,
+		jetstream.WithExpectLastSequenceForSubject(0, subject+encodeKey(key)))
+	return b.writeError(key, err)
+}
+
 // List returns all records, in no order. While the cluster elects a leader it waits.
 func (b *Bucket) List(ctx context.Context) (all []Record, err error) {
 	err = b.n.await(ctx, "the records of bucket "+b.name, func(ctx context.Context) error {

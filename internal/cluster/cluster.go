@@ -179,8 +179,19 @@ func (n *Node) connect(ctx context.Context) (err error) {
 		url = n.engine.client
 		options = append(options, nats.UserInfo(n.engine.user, n.engine.password))
 	}
-	if n.conn, err = nats.Connect(url, options...); err != nil {
-		return fmt.Errorf("connect to NATS at %s: %w", url, err)
+	for { // after a loss of power an external one may start later than this host
+		if n.conn, err = nats.Connect(url, options...); err == nil {
+			break
+		}
+		if n.opts.External == nil || errors.Is(err, nats.ErrAuthorization) {
+			return fmt.Errorf("connect to NATS at %s: %w", url, err)
+		}
+		n.log.Warn("NATS does not answer and is asked again", "address", url, "err", err)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return fmt.Errorf("connect to NATS at %s: %w: %w", url, context.Cause(ctx), err)
+		}
 	}
 	n.js, err = jetstream.New(n.conn, jetstream.WithDefaultTimeout(requestTime))
 	return err

@@ -41,6 +41,9 @@ var (
 	start = clock()
 )
 
+// UseClock replaces the clock of all services of this process, before the first one is opened.
+func UseClock(now func() time.Time) { clock = now }
+
 func uptime() time.Duration { return clock().Sub(start) }
 
 // refreshCaches brings the caches up to date, at most every half second unless it is forced. If nothing

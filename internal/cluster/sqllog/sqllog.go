@@ -221,11 +221,6 @@ func (l *Log) change(ctx context.Context, run func(*sql.Tx) error) (at uint64, e
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.applied == nil { // the file may be behind, and a transaction that finds nothing to change is not refused
-		if _, err := l.catchUp(ctx, db); err != nil {
-			return 0, err
-		}
-	}
 	for {
 		at, won, err := l.try(ctx, db, run)
 		if err != nil || won {
@@ -256,6 +251,9 @@ func (l *Log) try(ctx context.Context, db *sql.DB, run func(*sql.Tx) error) (at 
 		return 0, false, fmt.Errorf("record changes: %w", err)
 	}
 	if err := run(tx); err != nil {
+		if newest, behind := l.newest(ctx, tx); behind != nil || !newest {
+			return 0, false, behind
+		}
 		return 0, false, err
 	}
 	e := entry{ID: rand.Text(), Node: l.node.ID()}
@@ -263,6 +261,9 @@ func (l *Log) try(ctx context.Context, db *sql.DB, run func(*sql.Tx) error) (at 
 		return 0, false, err
 	}
 	if len(e.Statements) == 0 {
+		if newest, err := l.newest(ctx, tx); err != nil || !newest {
+			return 0, false, err
+		}
 		return 0, true, tx.Commit()
 	}
 	raw, err := encode(e)
@@ -286,6 +287,24 @@ func (l *Log) try(ctx context.Context, db *sql.DB, run func(*sql.Tx) error) (at 
 		return 0, false, fmt.Errorf("%w; it is in the log and follows", err)
 	}
 	return at, true, l.tell(at)
+}
+
+// newest reports whether a transaction that changes nothing has read the newest state, so that what it found holds on
+// all nodes: a token that it did not find exists on none. Most nodes agree that there is no next change.
+func (l *Log) newest(ctx context.Context, tx *sql.Tx) (bool, error) {
+	_, at, err := position(ctx, tx)
+	if err != nil {
+		return false, err
+	}
+	err = l.bucket.Absent(ctx, entryKey(at+1))
+	switch {
+	case errors.Is(err, cluster.ErrConflict):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("whether another node has changed %s is not known, and nothing was changed: %w: %v",
+			l.name, cluster.ErrNotRun, err)
+	}
+	return true, nil
 }
 
 // tell tells the other nodes that this one has a change. l.mu must be held.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -195,6 +196,8 @@ func TestAFileOnThreeNodes(t *testing.T) {
 	same("after a failure")
 	testOneWinner(t, all)
 	same("after races")
+	testBehind(t, nodes[2], all[1])
+	same("after changes of a file that was behind")
 
 	// A file of another lineage is refused, and one that has fallen behind catches up.
 	other := newFile(t)
@@ -268,6 +271,49 @@ func testOneWinner(t *testing.T, all []replica) {
 	_, at, err := position(ctx, db)
 	if err != nil || at != 3+keys { // the rows of the first node, two changes, and the winners
 		t.Errorf("the log has %d changes, %v", at, err)
+	}
+}
+
+// testBehind changes a file that is behind by what it does not have yet.
+func testBehind(t *testing.T, n *cluster.Node, ahead replica) {
+	file := newFile(t)
+	l, err := Open(t.Context(), n, "things", file, slog.New(slog.DiscardHandler), func() error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	behind := replica{file, l} // it is told of no change
+	missing := errors.New("it is missing")
+	remove := func(key string) error {
+		return behind.file.Change(t.Context(), func(tx *sql.Tx) error {
+			err := tx.QueryRow("SELECT by FROM once WHERE key = ?", key).Scan(new(string))
+			if errors.Is(err, sql.ErrNoRows) {
+				return missing
+			}
+			if err == nil {
+				_, err = tx.Exec("DELETE FROM once WHERE key = ?", key)
+			}
+			return err
+		})
+	}
+	if err := remove("late"); !errors.Is(err, missing) {
+		t.Errorf("a row that no node has: %v", err)
+	}
+	if err := ahead.exec(t.Context(), "INSERT INTO once VALUES ('late', 'me')"); err != nil {
+		t.Fatal(err)
+	}
+	if err := remove("late"); err != nil {
+		t.Errorf("a row that the node did not have yet: %v", err)
+	}
+	if err := ahead.exec(t.Context(), "INSERT INTO once VALUES ('later', 'me')"); err != nil {
+		t.Fatal(err)
+	}
+	if err := behind.exec(t.Context(), "DELETE FROM once WHERE key = 'later'"); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range ahead.rows(t) {
+		if strings.Contains(row, "late") {
+			t.Errorf("a change that found nothing at first has not changed %s", row)
+		}
 	}
 }
 

@@ -24,8 +24,12 @@ import (
 	"gatehouse/internal/cli"
 )
 
-// TestMain makes this program gatehouse itself where a test starts it as a node.
+// TestMain makes this program gatehouse itself where a test starts it as a node, or a member of a field.
 func TestMain(m *testing.M) {
+	if options := os.Getenv("GATEHOUSE_TEST_MEMBER"); options != "" {
+		fmt.Fprintln(os.Stderr, runMember(options))
+		os.Exit(1)
+	}
 	if os.Getenv("GATEHOUSE_TEST_NODE") != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
