@@ -538,6 +538,9 @@ func (b *Store) poll(now time.Time) {
 		if err == nil && r.State == Pending && now.After(r.Until) {
 			r, err = b.move(id, Expired, "")
 		}
+		if errors.Is(err, ErrNotFound) { // Ask waits for the other nodes before it is in the file
+			continue
+		}
 		if err != nil {
 			b.opts.Log.Error("approval cannot be read", "approval", id, "err", err)
 			continue

@@ -94,7 +94,7 @@ func newField(t *testing.T, external bool) *field {
 			m.kill()
 			if t.Failed() {
 				text := m.output.String()
-				t.Logf("%s says:\n%s", m.name, text[max(0, len(text)-20_000):])
+				t.Logf("%s says:\n%s", m.name, text[max(0, len(text)-60_000):])
 			}
 		}
 	})
@@ -233,6 +233,24 @@ func (f *field) recovered() bool {
 		}
 	}
 	return true
+}
+
+// dump says what each member does, and ends it.
+func (f *field) dump(t *testing.T) {
+	for _, m := range f.machines {
+		out, err := f.do(m, operation{Kind: "fresh"})
+		t.Logf("%s: %+v, %v", m.name, out, err)
+		if m.cmd != nil {
+			m.cmd.Process.Signal(syscall.SIGQUIT)
+		}
+	}
+	time.Sleep(2 * time.Second)
+	for _, m := range f.machines {
+		if m.cmd != nil {
+			status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", m.cmd.Process.Pid))
+			t.Logf("%s: %.200s", m.name, status)
+		}
+	}
 }
 
 func (f *field) await(what string, holds func() bool) {

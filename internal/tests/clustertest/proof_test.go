@@ -142,7 +142,13 @@ func (c *clients) finish(t *testing.T) {
 	close(c.stop)
 	c.running.Wait()
 	begin := time.Now()
-	c.f.await("the cluster recovers", c.f.recovered)
+	for !c.f.recovered() {
+		if time.Since(begin) > 2*time.Minute {
+			c.f.dump(t)
+			t.Fatal("the cluster has not recovered after two minutes")
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 	recovered := time.Since(begin)
 	must := func(m *machine, op operation) outcome {
 		op.Until = 15 * time.Second
@@ -178,11 +184,13 @@ func (f *field) schedule(t *testing.T, seed uint64, limit time.Duration) {
 	c := &clients{f: f, h: h, prefix: fmt.Sprint("s", seed), stop: make(chan struct{})}
 	c.start()
 	told := f.disturb(seed, limit)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("schedule %d:\n%s", seed, strings.Join(told, "\n"))
+		}
+	})
 	c.finish(t)
 	h.check(t, fmt.Sprint("schedule ", seed))
-	if t.Failed() {
-		t.Logf("schedule %d:\n%s", seed, strings.Join(told, "\n"))
-	}
 	t.Logf("what came of them: %v", h.counts())
 }
 
