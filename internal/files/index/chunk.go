@@ -105,17 +105,24 @@ func appendChunk(all []Chunk, lines []line, from, to int) []Chunk {
 		}
 		return all
 	}
-	var b bytes.Buffer
+	size := 0
+	for _, l := range lines[from:to] {
+		size += len(l.text) + 1
+	}
+	var b strings.Builder
+	b.Grow(size)
 	for _, l := range lines[from:to] {
 		b.Write(l.text)
 		b.WriteByte('\n')
 	}
-	c.Text = clean(b.Bytes())
+	c.Text = cleanString(b.String())
 	return append(all, c)
 }
 
-func clean(b []byte) string {
-	return strings.TrimRight(strings.ToValidUTF8(strings.ReplaceAll(string(b), "\x00", " "), "\uFFFD"), " \t\r\n")
+func clean(b []byte) string { return cleanString(string(b)) }
+
+func cleanString(s string) string {
+	return strings.TrimRight(strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", " "), "\uFFFD"), " \t\r\n")
 }
 
 // sentenceEnd returns where to cut a long line: after a sentence if there is one, or else after a word.
@@ -179,10 +186,11 @@ const maxHeading = 400
 func markSymbols(lines []line, language string, all []symbols.Symbol) {
 	prose := language == "markdown" || language == "restructuredtext" || language == "html"
 	var open []symbols.Symbol
-	next := 0
+	next, heading := 0, ""
 	for i := range lines {
 		for len(open) > 0 && !prose && open[len(open)-1].End > 0 && open[len(open)-1].End < i+1 {
 			open = open[:len(open)-1]
+			heading = headingOf(open, prose)
 		}
 		for ; next < len(all) && all[next].Line <= i+1; next++ {
 			s := all[next]
@@ -190,6 +198,7 @@ func markSymbols(lines []line, language string, all []symbols.Symbol) {
 				open = open[:len(open)-1]
 			}
 			open = append(open, s)
+			heading = headingOf(open, prose)
 			cut := cutInner
 			if s.Depth == 0 || prose {
 				cut = cutOuter
@@ -200,10 +209,10 @@ func markSymbols(lines []line, language string, all []symbols.Symbol) {
 			}
 			lines[at].cut = max(lines[at].cut, cut)
 			for j := at; j < i; j++ {
-				lines[j].heading = headingOf(open, prose)
+				lines[j].heading = heading
 			}
 		}
-		lines[i].heading = headingOf(open, prose)
+		lines[i].heading = heading
 	}
 }
 

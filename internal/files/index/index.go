@@ -327,8 +327,10 @@ const createWords = `CREATE VIRTUAL TABLE words_%d USING fts5(heading, body, nam
 	tokenize='porter unicode61')`
 
 // configureWords sets how many bytes of words SQLite collects in memory before it writes them, because what it writes
-// more often it has to merge more often.
-const configureWords = "INSERT INTO words_%d (words_%[1]d, rank) VALUES ('hashsize', 16777216)"
+// more often it has to merge more often, and how many of such pieces it merges at once, because each merge writes all
+// their words again.
+const configureWords = `INSERT INTO words_%d (words_%[1]d, rank) VALUES ('hashsize', 16777216);
+	INSERT INTO words_%[1]d (words_%[1]d, rank) VALUES ('automerge', 8)`
 
 // createCounts gives access to how many chunks have a word. Collections of earlier versions get it with their next
 // ingest.

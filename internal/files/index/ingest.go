@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"path/filepath"
 	"runtime"
@@ -66,7 +67,8 @@ type Report struct {
 const (
 	commitBytes  = 16 << 20 // of text in one transaction: SQLite merges the words of each one later
 	commitAfter  = time.Second
-	readAhead    = 32 // files that were read and are not stored yet
+	readAhead    = 1024     // files that were read and are not stored yet, so that reading goes on during a commit
+	readPlace    = 16 << 10 // bytes: a larger file counts as several
 	maxProblems  = 20
 	retrainShare = 5 // a fifth of the chunks changed since the model was made
 )
@@ -167,20 +169,13 @@ func (w *writer) writeDocuments(ctx context.Context) (err error) {
 			}
 		}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	results := w.readAll(ctx)
 	defer func() {
-		cancel()
-		for range results { // the readers end before this returns
-		}
 		if w.tx != nil {
 			w.tx.Rollback()
 		}
 	}()
 	done := 0
-	for result := range results {
-		f := <-result
+	for f := range w.readAll(ctx) {
 		if err := w.addDocument(ctx, f); err != nil {
 			return err
 		}
@@ -248,10 +243,36 @@ func isBelow(path, dir string) bool {
 	return strings.HasPrefix(path, dir)
 }
 
-// readAll reads and cuts the files whose size or time changed, on two goroutines. Each result arrives in its own
-// channel, in the order of the items, so that the same files always give the same collection. The channel is closed
-// at the end.
-func (w *writer) readAll(ctx context.Context) <-chan chan read {
+// readAll reads and cuts the files whose size or time changed, on two goroutines. It yields them in the order of the
+// items, so that the same files always give the same collection.
+func (w *writer) readAll(ctx context.Context) iter.Seq[read] {
+	return func(yield func(read) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		places := make(chan struct{}, readAhead)
+		results := w.startReaders(ctx, places)
+		defer func() {
+			cancel()
+			for range results { // the readers end before this returns
+			}
+		}()
+		for result := range results {
+			f := <-result
+			if !yield(f) {
+				return
+			}
+			for range placesOf(f.item) {
+				<-places
+			}
+		}
+	}
+}
+
+// placesOf returns how many of readAhead files a file counts for.
+func placesOf(it Item) int { return int(max(1, min(it.Size/readPlace, readAhead))) }
+
+// startReaders starts the goroutines of readAll, which take the places of each file. Each result arrives in its own
+// channel. The channel of channels is closed at the end.
+func (w *writer) startReaders(ctx context.Context, places chan<- struct{}) <-chan chan read {
 	type task struct {
 		item   Item
 		result chan read
@@ -260,12 +281,12 @@ func (w *writer) readAll(ctx context.Context) <-chan chan read {
 	var readers sync.WaitGroup
 	for range min(2, runtime.GOMAXPROCS(0)) {
 		readers.Go(func() {
-			var e *embedding
+			p := preparer{names: newNamer()}
 			if w.model != nil {
-				e = w.model.embedding()
+				p.vectors = w.model.embedding()
 			}
 			for t := range tasks {
-				t.result <- w.readOne(ctx, t.item, e)
+				t.result <- w.readOne(ctx, t.item, p)
 			}
 		})
 	}
@@ -274,6 +295,13 @@ func (w *writer) readAll(ctx context.Context) <-chan chan read {
 		defer readers.Wait()
 		defer close(tasks)
 		for _, it := range w.in.Items {
+			for range placesOf(it) {
+				select {
+				case places <- struct{}{}:
+				case <-ctx.Done():
+					return
+				}
+			}
 			t := task{it, make(chan read, 1)}
 			select {
 			case tasks <- t: // before its result is announced, so that each announced result arrives
@@ -290,8 +318,14 @@ func (w *writer) readAll(ctx context.Context) <-chan chan read {
 	return results
 }
 
-// readOne reads and cuts a file. e makes the vectors of its chunks; nil means that something else makes them.
-func (w *writer) readOne(ctx context.Context, it Item, e *embedding) read {
+// preparer is what one goroutine makes of chunks.
+type preparer struct {
+	vectors *embedding // nil means that something else makes the vectors
+	names   *namer
+}
+
+// readOne reads and cuts a file.
+func (w *writer) readOne(ctx context.Context, it Item, p preparer) read {
 	f := read{item: it, old: w.known[it.Path]}
 	if f.old != nil && f.old.size == it.Size && f.old.modified == it.Modified.UnixNano() {
 		f.same = true
@@ -310,10 +344,10 @@ func (w *writer) readOne(ctx context.Context, it Item, e *embedding) read {
 	f.size = len(d.Text)
 	f.title = titleOf(d.Language, d.Text)
 	f.chunks = Cut(d.Language, d.Text)
-	if e != nil {
+	if p.vectors != nil {
 		f.vecs = make([][]byte, len(f.chunks))
 		for i, c := range f.chunks {
-			f.vecs[i] = packVector(e.of(embedded(headings(f.title, c.Heading), c.Text)))
+			f.vecs[i] = packVector(p.vectors.of(embedded(headings(f.title, c.Heading), c.Text)))
 		}
 	}
 	if isProse(d.Language) {
@@ -321,7 +355,7 @@ func (w *writer) readOne(ctx context.Context, it Item, e *embedding) read {
 	}
 	f.names = make([]string, len(f.chunks))
 	for i, c := range f.chunks {
-		f.names[i] = names(c.Text)
+		f.names[i] = p.names.names(c.Text)
 	}
 	return f
 }
@@ -336,11 +370,11 @@ func isProse(language string) bool {
 
 // addDocument stores one file.
 func (w *writer) addDocument(ctx context.Context, f read) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
 	switch {
 	case f.err != nil:
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
 		w.r.Failed++
 		if len(w.r.Problems) < maxProblems {
 			w.r.Problems = append(w.r.Problems, f.item.Path+": "+f.err.Error())
@@ -428,7 +462,8 @@ func (w *writer) prepared(ctx context.Context, statement string, args ...any) (s
 		}
 		w.prep[statement] = st
 	}
-	return st.ExecContext(ctx, args...)
+	// A context that can end costs a goroutine for each of a million short statements; addDocument looks at it.
+	return st.ExecContext(context.WithoutCancel(ctx), args...)
 }
 
 const (

@@ -40,11 +40,22 @@ type bag struct {
 
 // stems calls f with the stems of the words of a text that mean something.
 func stems(text string, f func(stem string)) {
-	words(text, func(w string) {
-		if len(w) > 1 && !stopwords[w] {
-			f(stem(w))
+	runs(text, func(w string) {
+		if s := stemOf(w); s != "" {
+			f(s)
 		}
 	})
+}
+
+// stemOf returns the stem of a run of letters and digits; "" if it means nothing.
+func stemOf(run string) string {
+	if len(run) < 2 || len(run) > maxWord {
+		return ""
+	}
+	if run = strings.ToLower(run); stopwords[run] {
+		return ""
+	}
+	return stem(run)
 }
 
 // newLSA makes a model of some texts. Its time grows with the number of their words; a sample suffices. It returns
@@ -80,13 +91,10 @@ func (m *lsa) learnTerms(texts []string) {
 	}
 	known, last := map[string]*word{}, map[string]int{}
 	for i, t := range texts {
-		words(t, func(w string) {
+		runs(t, func(w string) {
 			k := known[w]
 			if k == nil {
-				k = &word{}
-				if len(w) > 1 && !stopwords[w] {
-					k.stem = stem(w)
-				}
+				k = &word{stem: stemOf(w)}
 				known[strings.Clone(w)] = k
 			}
 			if k.stem == "" || k.last == i+1 {
@@ -127,7 +135,7 @@ func (m *lsa) learnTerms(texts []string) {
 // one goroutine.
 type embedding struct {
 	m     *lsa
-	known map[string]int32 // by word; -1 if the model does not know it
+	known map[string]int32 // by word as it is written; -1 if the model does not know it
 	count []float32        // by term; 0 between two texts
 }
 
@@ -143,10 +151,8 @@ func (e *embedding) term(word string) int32 {
 		return i
 	}
 	i := int32(-1)
-	if len(word) > 1 && !stopwords[word] {
-		if at, ok := e.m.terms[stem(word)]; ok {
-			i = at
-		}
+	if at, ok := e.m.terms[stemOf(word)]; ok {
+		i = at
 	}
 	if len(e.known) >= mostKnown {
 		clear(e.known)
@@ -156,7 +162,7 @@ func (e *embedding) term(word string) int32 {
 }
 
 func (e *embedding) bag(text string) (b bag) {
-	words(text, func(w string) {
+	runs(text, func(w string) {
 		i := e.term(w)
 		if i < 0 {
 			return
@@ -191,10 +197,18 @@ func (e *embedding) bag(text string) (b bag) {
 func (e *embedding) of(text string) []float32 {
 	v := make([]float32, e.m.dims)
 	b := e.bag(text)
-	for j, term := range b.term {
+	row := func(j int) []float32 { return e.m.rows[int(b.term[j])*e.m.dims:][:len(v)] }
+	j := 0
+	for ; j+4 <= len(b.term); j += 4 { // fewer loads and stores of v than one row at a time
+		r0, r1, r2, r3 := row(j), row(j+1), row(j+2), row(j+3)
+		w0, w1, w2, w3 := b.weight[j], b.weight[j+1], b.weight[j+2], b.weight[j+3]
+		for d := range v {
+			v[d] += w0*r0[d] + w1*r1[d] + w2*r2[d] + w3*r3[d]
+		}
+	}
+	for ; j < len(b.term); j++ {
 		w := b.weight[j]
-		row := e.m.rows[int(term)*e.m.dims:][:len(v)]
-		for d, x := range row {
+		for d, x := range row(j) {
 			v[d] += w * x
 		}
 	}
@@ -243,7 +257,7 @@ func leftVectors(bags []bag, terms, k int) []float32 {
 		for d := range row {
 			row[d] = float32(rng.NormFloat64())
 		}
-		scatter(y, b, row)
+		scatter(y, b, row, l)
 	}
 	rounds := lsaRounds
 	if len(bags) > lsaMany {
@@ -252,49 +266,62 @@ func leftVectors(bags []bag, terms, k int) []float32 {
 	for range rounds {
 		orthonormalise(y, terms, l, false) // it only keeps the columns apart
 		next := make([]float32, terms*l)
-		for _, b := range bags {
-			gather(row, y, b)
-			scatter(next, b, row)
-		}
+		halves(l, func(_, from, to int) {
+			row := make([]float32, to-from)
+			for _, b := range bags {
+				gather(row, y[from:], b, l)
+				scatter(next[from:], b, row, l)
+			}
+		})
 		y = next
 	}
 	orthonormalise(y, terms, l, true)
-	gram := make([]float64, l*l)
-	for _, b := range bags {
-		gather(row, y, b)
-		for i, x := range row {
-			for j := range i + 1 {
-				gram[i*l+j] += float64(x) * float64(row[j])
-			}
-		}
-	}
-	for i := range l {
-		for j := range i {
-			gram[j*l+i] = gram[i*l+j]
-		}
-	}
+	gram := projectedGram(bags, y, l)
 	return rotate(y, eigenvectors(gram, l), terms, l, k)
 }
 
-// scatter adds the product of a bag and a row to y.
-func scatter(y []float32, b bag, row []float32) {
-	l := len(row)
+// projectedGram returns the products of the rows of the bags times y.
+func projectedGram(bags []bag, y []float32, l int) []float64 {
+	var sums [2][]float64
+	halves(len(bags), func(half, from, to int) {
+		gram, row := make([]float64, l*l), make([]float32, l)
+		for _, b := range bags[from:to] {
+			gather(row, y, b, l)
+			for i, x := range row {
+				for j, z := range row[:i+1] {
+					gram[i*l+j] += float64(x) * float64(z)
+				}
+			}
+		}
+		sums[half] = gram
+	})
+	gram := sums[0]
+	for i := range l {
+		for j := range i + 1 {
+			gram[i*l+j] += sums[1][i*l+j]
+			gram[j*l+i] = gram[i*l+j]
+		}
+	}
+	return gram
+}
+
+// scatter adds the product of a bag and a row to y, whose rows are l apart.
+func scatter(y []float32, b bag, row []float32, l int) {
 	for j, t := range b.term {
 		w := b.weight[j]
-		to := y[int(t)*l : int(t)*l+l]
+		to := y[int(t)*l:][:len(row)]
 		for d, x := range row {
 			to[d] += w * x
 		}
 	}
 }
 
-// gather sets row to the product of a bag and y.
-func gather(row, y []float32, b bag) {
+// gather sets row to the product of a bag and y, whose rows are l apart.
+func gather(row, y []float32, b bag, l int) {
 	clear(row)
-	l := len(row)
 	for j, t := range b.term {
 		w := b.weight[j]
-		for d, x := range y[int(t)*l : int(t)*l+l] {
+		for d, x := range y[int(t)*l:][:len(row)] {
 			row[d] += w * x
 		}
 	}

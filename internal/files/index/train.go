@@ -78,16 +78,7 @@ func (w *writer) sampleFiles(ctx context.Context) (texts []string, err error) {
 		in.Items = append(in.Items, w.in.Items[i])
 	}
 	some.in = &in
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	results := some.readAll(ctx)
-	defer func() {
-		cancel()
-		for range results { // the readers end before this returns
-		}
-	}()
-	for result := range results {
-		f := <-result // what cannot be read is reported when it is read again
+	for f := range some.readAll(ctx) { // what cannot be read is reported when it is read again
 		for _, c := range f.chunks {
 			if len(texts) < lsaSample {
 				texts = append(texts, embedded(headings(f.title, c.Heading), c.Text))

@@ -10,32 +10,56 @@ import (
 // maxTerms is the number of different words of a query that are searched for.
 const maxTerms = 64
 
-// words calls f with each word of a text in lower case: runs of letters and digits. A word of more than 40 bytes is
-// skipped, because it is data.
+// words calls f with each word of a text in lower case: runs of letters and digits. A word of more than maxWord bytes
+// is skipped, because it is data.
 func words(text string, f func(word string)) {
-	start := -1
-	flush := func(end int) {
-		if start >= 0 && end-start <= 40 {
-			f(strings.ToLower(text[start:end]))
+	runs(text, func(run string) {
+		if len(run) <= maxWord {
+			f(strings.ToLower(run))
 		}
-		start = -1
-	}
-	for i, r := range text {
-		if isWord(r) {
-			if start < 0 {
-				start = i
-			}
-			continue
-		}
-		flush(i)
-	}
-	flush(len(text))
+	})
 }
+
+const maxWord = 40 // bytes
+
+// runs calls f with each run of letters and digits of a text.
+func runs(text string, f func(run string)) {
+	start := -1
+	for i := 0; i < len(text); {
+		is, size := false, 1
+		if c := text[i]; c < utf8.RuneSelf {
+			is = asciiWord[c]
+		} else {
+			var r rune
+			r, size = utf8.DecodeRuneInString(text[i:])
+			is = isWord(r)
+		}
+		switch {
+		case is && start < 0:
+			start = i
+		case !is && start >= 0:
+			f(text[start:i])
+			start = -1
+		}
+		i += size
+	}
+	if start >= 0 {
+		f(text[start:])
+	}
+}
+
+// asciiWord says which bytes of ASCII are part of a word.
+var asciiWord = func() (is [utf8.RuneSelf]bool) {
+	for c := range is {
+		is[c] = 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9'
+	}
+	return is
+}()
 
 // isWord reports whether a rune is part of a word.
 func isWord(r rune) bool {
 	if r < utf8.RuneSelf {
-		return 'a' <= r|0x20 && r|0x20 <= 'z' || '0' <= r && r <= '9'
+		return asciiWord[r]
 	}
 	return unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.Is(unicode.Mn, r)
 }
@@ -70,39 +94,70 @@ func begins(r []rune, i int) bool {
 	return false
 }
 
-// names returns the parts of all names of a text that have several, each once, at most 200.
-func names(text string) string {
-	seen := map[string]bool{}
-	var b strings.Builder
-	start := -1
-	flush := func(end int) {
-		if start < 0 {
+// names returns the parts of all names of a text that have several, each once, at most mostParts.
+func names(text string) string { return newNamer().names(text) }
+
+const (
+	mostParts = 200
+	maxName   = 60 // bytes
+)
+
+// namer finds the parts of names. It remembers them, because the texts of a collection have the same names. It is for
+// one goroutine.
+type namer struct {
+	known map[string][]*part // by name; nil if it has one part
+	parts map[string]*part
+	texts int // that were read
+	out   []byte
+}
+
+// part is a part of names.
+type part struct {
+	text string
+	last int // the text that had it last, from 1
+}
+
+func newNamer() *namer { return &namer{known: map[string][]*part{}, parts: map[string]*part{}} }
+
+// names is as the function.
+func (n *namer) names(text string) string {
+	if len(n.known) > mostKnown {
+		clear(n.known)
+		clear(n.parts)
+	}
+	n.texts++
+	n.out = n.out[:0]
+	count := 0
+	runs(text, func(name string) {
+		if len(name) > maxName || !hasUpper(name) {
 			return
 		}
-		name := text[start:end]
-		start = -1
-		if len(name) > 60 || !hasUpper(name) {
-			return
+		list, ok := n.known[name]
+		if !ok {
+			list = n.learn(name)
 		}
-		parts(name, func(p string) {
-			if !seen[p] && len(seen) < 200 {
-				seen[p] = true
-				b.WriteString(p)
-				b.WriteByte(' ')
+		for _, p := range list {
+			if p.last != n.texts && count < mostParts {
+				p.last = n.texts
+				count++
+				n.out = append(append(n.out, p.text...), ' ')
 			}
-		})
-	}
-	for i, r := range text {
-		if isWord(r) {
-			if start < 0 {
-				start = i
-			}
-			continue
 		}
-		flush(i)
-	}
-	flush(len(text))
-	return b.String()
+	})
+	return string(n.out)
+}
+
+func (n *namer) learn(name string) (list []*part) {
+	parts(name, func(text string) {
+		p := n.parts[text]
+		if p == nil {
+			p = &part{text: text}
+			n.parts[text] = p
+		}
+		list = append(list, p)
+	})
+	n.known[strings.Clone(name)] = list
+	return list
 }
 
 // hasUpper reports whether a name has a letter in upper case.

@@ -45,7 +45,7 @@ func Of(language string, text []byte) []Symbol {
 // above it.
 func ofGo(text []byte) (all []Symbol) {
 	files := token.NewFileSet()
-	file, _ := parser.ParseFile(files, "", text, parser.SkipObjectResolution|parser.ParseComments)
+	file, _ := parser.ParseFile(files, "", withoutBodies(text), parser.SkipObjectResolution)
 	if file == nil {
 		return nil
 	}

@@ -63,6 +63,25 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// TestBodiesAreBlank checks what is left of Go source to parse.
+func TestBodiesAreBlank(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"func f() { a }", "func f() {   }"},
+		{"func f(x struct{ a int }) interface{ M() } { b }", "func f(x struct{ a int }) interface{ M() } {   }"},
+		{"func f() {\n\tif x { y() }\n}\nvar a int", "func f() {\n             \n}\nvar a int"},
+		{"var x = []struct /* { */ { A int }{ { 1 } }", "var x = []struct /* { */ { A int }{       }"},
+		{"type T struct {\n\tA struct{ B int } `{`\n}", "type T struct {\n\tA struct{ B int } `{`\n}"},
+		{"func f() { a = '{' + \"{\" + `}` // }\n}", "func f() {                         \n}"},
+		{"func f() { a = '\\'' }; var b int", "func f() {          }; var b int"},
+		{"type A[T interface{ ~int }] map[T]struct{}", "type A[T interface{ ~int }] map[T]struct{}"},
+		{"func f() { a }; func g() { if x {", "func f() {   }; func g() { if x {"}, // does not end
+	} {
+		if got := string(withoutBodies([]byte(c.text))); got != c.want {
+			t.Errorf("%q\ngave %q\nwant %q", c.text, got, c.want)
+		}
+	}
+}
+
 func TestOwnSource(t *testing.T) {
 	b, err := os.ReadFile("parse.go")
 	if err != nil {
