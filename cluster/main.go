@@ -7,11 +7,17 @@
 package main
 
 import (
+	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -41,6 +47,7 @@ func run() error {
 		return err
 	}
 	opts.NoSigs = true
+	refuseRemoved(opts, filepath.Join(filepath.Dir(os.Args[1]), "removed"))
 	s, err := server.NewServer(opts)
 	if err != nil {
 		return err
@@ -61,6 +68,30 @@ func run() error {
 	}
 	waitForEnd()
 	return nil
+}
+
+// refuseRemoved makes the server refuse the certificates of nodes that were removed from the cluster. The host writes
+// their ids to a file, one a line; each certificate has the id of its node as the serial number of its subject.
+func refuseRemoved(opts *server.Options, path string) {
+	if opts.Cluster.TLSConfig == nil {
+		return
+	}
+	opts.Cluster.TLSConfig.VerifyConnection = func(s tls.ConnectionState) error {
+		raw, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, c := range s.PeerCertificates {
+			if id := c.Subject.SerialNumber; id != "" && slices.Contains(strings.Fields(string(raw)), id) {
+				time.Sleep(time.Second) // it tries again at once
+				return fmt.Errorf("node %s was removed from the cluster", id)
+			}
+		}
+		return nil
+	}
 }
 
 // waitForEnd returns when standard input ends or a signal asks for it.

@@ -163,9 +163,25 @@ func Replicated(ctx context.Context, f config.Folders, name string, file *sqlfil
 	return n.Close, nil
 }
 
+// RemoveMember removes a member of the cluster of this machine's node.
+func RemoveMember(ctx context.Context, f config.Folders, id string) error {
+	n, err := cluster.Visitor(ClusterFolder(f.Data))
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	ctx, cancel := context.WithTimeoutCause(ctx, removeTime, errors.New("the nodes do not answer"))
+	defer cancel()
+	return n.Remove(ctx, id)
+}
+
+// removeTime is how long a command waits until a member is removed: longer than two elections of a leader.
+const removeTime = time.Minute
+
 // LeaveCluster makes the data of this machine's node that of a host without a cluster, which keeps the users, tokens,
-// contexts and approvals that it has. It returns the folder in which the rest of the node's data stays.
-func LeaveCluster(ctx context.Context, f config.Folders) (old string, err error) {
+// contexts and approvals that it has. The other nodes remove it; with alone set they are not told. It returns the folder
+// in which the rest of the node's data stays.
+func LeaveCluster(ctx context.Context, f config.Folders, program string, alone bool) (old string, err error) {
 	dir := ClusterFolder(f.Data)
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return "", errors.New("there is no node in this data folder: " + f.Data)
@@ -174,6 +190,12 @@ func LeaveCluster(ctx context.Context, f config.Folders) (old string, err error)
 		n.Close()
 		return "", errors.New("the node of this machine runs: stop it first, then leave")
 	}
+	if !alone {
+		if err := tellLeaving(ctx, dir, program); err != nil {
+			return "", fmt.Errorf("%w; with --alone this node leaves without telling the others, which count it on until "+
+				"gatehouse cluster remove", err)
+		}
+	}
 	for _, path := range []string{filepath.Join(f.Data, "identity.db"), ApprovalsFile(f), ContextsFile(f)} {
 		if err := sqllog.Forget(ctx, path); err != nil {
 			return "", err
@@ -181,6 +203,31 @@ func LeaveCluster(ctx context.Context, f config.Folders) (old string, err error)
 	}
 	old = fmt.Sprintf("%s.left-%s", dir, time.Now().UTC().Format("20060102T150405"))
 	return old, os.Rename(dir, old)
+}
+
+// tellLeaving makes the other nodes remove this one, which does not run.
+func tellLeaving(ctx context.Context, dir, program string) error {
+	id, err := cluster.IDOf(dir)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, removeTime, errors.New("the other nodes do not answer"))
+	defer cancel()
+	n, err := cluster.Resume(ctx, dir, program)
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	for { // its engine reaches the others in a moment
+		if err = n.Remove(ctx, id); !errors.Is(err, cluster.ErrNotRun) {
+			return err
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // sessionRecords is how long the record of a session is kept that no node ended.
@@ -222,8 +269,17 @@ func writeKeys(path string, raw []byte) error {
 // keysLife is how long the newest key seals before a node adds another one.
 const keysLife = 30 * 24 * time.Hour
 
-// runNodes follows the cluster until ctx is done.
+// runNodes follows the cluster until ctx is done, or until this node is removed, which stops the host.
 func (c *clusterNodes) runNodes(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-c.Out():
+			cancel(cluster.ErrRemoved)
+		case <-ctx.Done():
+		}
+	}()
 	path := filepath.Join(c.app.cfg.Folders.Data, "keys.json")
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -252,6 +308,9 @@ func (c *clusterNodes) runNodes(ctx context.Context) error {
 	all.Go(func() { c.every(ctx, drainPause, func() { c.moveSessions(ctx) }) })
 	all.Go(func() { c.every(ctx, time.Hour, func() { c.rotateKeys(ctx, path) }) })
 	all.Wait()
+	if err := context.Cause(ctx); errors.Is(err, cluster.ErrRemoved) {
+		return err
+	}
 	return nil
 }
 

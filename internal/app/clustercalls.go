@@ -29,7 +29,7 @@ func (c *clusterNodes) knowsNode(id string) (known, alive bool) {
 			return true, p.Alive
 		}
 	}
-	return false, false
+	return c.Removed(id), false
 }
 
 // Task implements httpserver.Nodes.

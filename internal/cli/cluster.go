@@ -16,16 +16,17 @@ import (
 func clusterCommand(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cluster",
-		Short: "Show the nodes of a cluster, let others join, drain and leave",
-		Long: `Show the nodes of a cluster, let others join, drain and leave. A host is a node if it is
+		Short: "Show the nodes of a cluster, let others join, drain, leave and be removed",
+		Long: `Show the nodes of a cluster, let others join, drain, leave and be removed. A host is a node if it is
 served with --cluster; the commands are for the node that runs on this machine.`,
 		Example: `  gatehouse cluster status
   gatehouse cluster join-token > token
-  gatehouse cluster drain --wait 10m`,
+  gatehouse cluster drain --wait 10m
+  gatehouse cluster remove k3jq5ywa2m`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(clusterStatus(w), clusterJoinToken(w), clusterDrain(w), clusterLeave(w))
+	c.AddCommand(clusterStatus(w), clusterJoinToken(w), clusterDrain(w), clusterLeave(w), clusterRemove(w))
 	return c
 }
 
@@ -85,7 +86,11 @@ joins gets the key of the cluster's certificates, so keep the token secret.`,
 			if err != nil {
 				return err
 			}
-			authority, err := cluster.OpenAuthority(app.ClusterFolder(l.Folders.Data))
+			dir := app.ClusterFolder(l.Folders.Data)
+			if _, err := cluster.IDOf(dir); err != nil {
+				return fmt.Errorf("%w; start one with gatehouse serve --cluster", err)
+			}
+			authority, err := cluster.OpenAuthority(dir)
 			if err != nil {
 				return err
 			}
@@ -144,25 +149,56 @@ started again, or until --off.`,
 	return c
 }
 
-func clusterLeave(w Environment) *cobra.Command {
+func clusterRemove(w Environment) *cobra.Command {
 	return &cobra.Command{
+		Use:   "remove NODE",
+		Short: "Remove a node that has died from the members",
+		Long: `Remove a node that has died, or that drains, from the members of the cluster. It does
+not count any more where most nodes must agree, its copies of records are made on other
+nodes, and its certificate is refused. A node that runs must drain first; then it stops.
+Three members must remain, so with three let another node join before. A removed node
+joins again as a new one, after gatehouse cluster leave on its machine.`,
+		Example: `  gatehouse cluster remove k3jq5ywa2m`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			l, err := readSettings(w)
+			if err != nil {
+				return err
+			}
+			if err := app.RemoveMember(c.Context(), l.Folders, args[0]); err != nil {
+				return err
+			}
+			fmt.Fprintf(w.Out, "Node %s is no member any more. Its copies of records are made on other nodes.\n", args[0])
+			return nil
+		},
+	}
+}
+
+func clusterLeave(w Environment) *cobra.Command {
+	var alone bool
+	c := &cobra.Command{
 		Use:   "leave",
 		Short: "Make this machine a host without a cluster",
 		Long: `Make this machine a host without a cluster, which keeps the users, tokens,
-contexts and approvals that its node has now. Stop the host before. The other nodes go on without
-it and show it as silent.`,
-		Example: `  gatehouse cluster leave`,
-		Args:    cobra.NoArgs,
+contexts and approvals that its node has now. Stop the host before. The other nodes
+remove it from the members, of which three must remain. With --alone they are not
+told: that suits the last nodes of a cluster that ends, and a node that they have
+removed before.`,
+		Example: `  gatehouse cluster leave
+  gatehouse cluster leave --alone`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			l, err := readSettings(w)
 			if err != nil {
 				return err
 			}
-			old, err := app.LeaveCluster(c.Context(), l.Folders)
+			old, err := app.LeaveCluster(c.Context(), l.Folders, l.Config.Cluster.Program, alone)
 			if err == nil {
 				fmt.Fprintf(w.Out, "This machine is no node any more. What the node had besides is in %s; remove it.\n", old)
 			}
 			return err
 		},
 	}
+	c.Flags().BoolVar(&alone, "alone", false, "do not tell the other nodes")
+	return c
 }

@@ -21,7 +21,10 @@ import (
 )
 
 // Authority issues the certificates by which nodes know each other. Every node holds its key.
-type Authority struct{ dir string }
+type Authority struct {
+	dir string
+	id  string // of the node, which is in its certificate
+}
 
 // How long certificates are valid.
 const (
@@ -35,8 +38,8 @@ func (a *Authority) path(name string) string { return filepath.Join(a.dir, name)
 // authorityFor returns the certificates of a node, which it makes if they are missing: the first node makes the
 // authority, another one gets its first certificate from its token. nil means that the cluster is on loopback
 // alone, without certificates.
-func authorityFor(o Options) (*Authority, error) {
-	a := &Authority{dir: filepath.Join(o.Dir, "tls")}
+func authorityFor(o Options, id string) (*Authority, error) {
+	a := &Authority{dir: filepath.Join(o.Dir, "tls"), id: id}
 	known := a.complete() // otherwise an earlier start with a token did not get as far
 	if !known && !o.TLS && o.TokenFile == "" && loopback(o.Listen) {
 		for _, j := range o.Join {
@@ -183,14 +186,14 @@ func readCertificate(path string) (*x509.Certificate, error) {
 // issue writes a new certificate of this node if the one it has is missing or past two thirds of its life, and reports
 // whether it did.
 func (a *Authority) issue(o Options, now time.Time) (replaced bool, err error) {
-	if c, err := readCertificate(a.path("node.pem")); err == nil && c.Subject.CommonName == "node" &&
+	if c, err := readCertificate(a.path("node.pem")); err == nil && c.Subject.CommonName == "node" && c.Subject.SerialNumber == a.id &&
 		now.Before(c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore)*2/3)) && covers(c, o) {
 		return false, nil
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 	c := &x509.Certificate{
-		Subject:   pkix.Name{CommonName: "node"},
+		Subject:   pkix.Name{CommonName: "node", SerialNumber: a.id}, // the engine refuses removed nodes by their id
 		NotBefore: now.Add(-backdate),
 		NotAfter:  now.Add(nodeLife),
 		DNSNames:  []string{"localhost"},

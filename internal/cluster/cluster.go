@@ -145,6 +145,12 @@ func Start(ctx context.Context, o Options) (n *Node, err error) {
 		return n, err
 	}
 	if err := n.become(ctx); err != nil {
+		if errors.Is(err, ErrRemoved) { // its engine has just become a peer again
+			err = errors.Join(err, n.Remove(ctx, n.id))
+		}
+		return n, err
+	}
+	if err := n.serveRemovals(); err != nil {
 		return n, err
 	}
 	n.running.Go(func() { n.renew(n.life) })

@@ -94,7 +94,7 @@ func startEngine(ctx context.Context, o Options, id string) (*engine, error) {
 	if o.Advertise != "" {
 		cluster["cluster_advertise"] = o.Advertise
 	}
-	if e.auth, err = authorityFor(o); err != nil {
+	if e.auth, err = authorityFor(o, id); err != nil {
 		return nil, err
 	}
 	if e.auth != nil {
@@ -116,7 +116,10 @@ func startEngine(ctx context.Context, o Options, id string) (*engine, error) {
 		"ping_interval":  "1s", // to other nodes as well: a cut is noticed
 		"ping_max":       2,
 		"write_deadline": "5s",
-		"authorization":  map[string]any{"user": e.user, "password": e.password},
+		"authorization":  map[string]any{"users": []any{user(e.user, e.password)}},
+		// Peers are removed by way of this account.
+		"accounts":       map[string]any{"$SYS": map[string]any{"users": []any{user(systemUser, e.password)}}},
+		"system_account": "$SYS",
 		"cluster":        cluster,
 		"jetstream": map[string]any{
 			"store_dir": filepath.Join(o.Dir, "jetstream"),
@@ -130,6 +133,27 @@ func startEngine(ctx context.Context, o Options, id string) (*engine, error) {
 		}
 	}
 	return e, e.start(ctx)
+}
+
+// systemUser is the user that manages the engine.
+const systemUser = "system"
+
+func user(name, password string) map[string]string {
+	return map[string]string{"user": name, "password": password}
+}
+
+// reopenEngine returns the engine of a node that was started before.
+func reopenEngine(dir, program string) (*engine, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, "nats.json"))
+	if err != nil {
+		return nil, fmt.Errorf("no node with an embedded engine has its data here: %w", err)
+	}
+	e := &engine{program: program, dir: dir, log: slog.New(slog.DiscardHandler), ended: make(chan struct{})}
+	if err := json.Unmarshal(raw, &e.config); err != nil {
+		return nil, err
+	}
+	e.config["port"], err = freePort()
+	return e, err
 }
 
 // maxPayload bounds one message between nodes; longer ones are sent in parts.

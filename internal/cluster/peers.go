@@ -29,6 +29,7 @@ type Peer struct {
 	Alive    bool              `json:"alive"`
 	Member   bool              `json:"member"`
 	Silent   time.Duration     `json:"silent,omitempty"` // since it was last heard
+	Removed  *time.Time        `json:"removed,omitempty"`
 }
 
 // beat is what a node tells all others a few times within each lease.
@@ -59,7 +60,9 @@ type peers struct {
 	lapses   uint64 // how often this node became fresh
 	address  string
 	members  map[string]Peer
-	changed  chan struct{} // closed and replaced when anything changes
+	removed  map[string]bool // nodes that were members
+	out      chan struct{}   // closed when this node is one of them
+	changed  chan struct{}   // closed and replaced when anything changes
 	onChange []func(Peer)
 }
 
@@ -76,7 +79,8 @@ type heard struct {
 func newPeers(n *Node) *peers {
 	return &peers{
 		n: n, lease: n.opts.Lease, started: time.Now().UTC(), sent: map[uint64]time.Time{}, heard: map[string]*heard{},
-		applied: map[string]uint64{}, members: map[string]Peer{}, changed: make(chan struct{}),
+		applied: map[string]uint64{}, members: map[string]Peer{}, removed: map[string]bool{}, out: make(chan struct{}),
+		changed: make(chan struct{}),
 	}
 }
 
@@ -189,6 +193,10 @@ func (p *peers) hear(b beat) {
 	p.mu.Lock()
 	now := time.Now()
 	h := p.heard[b.ID]
+	if p.removed[b.ID] {
+		p.mu.Unlock()
+		return
+	}
 	if h == nil {
 		if len(p.heard) >= maxNodes {
 			p.mu.Unlock()
@@ -307,6 +315,10 @@ func (p *peers) registerNode(ctx context.Context, b *Bucket) error {
 	}
 	for {
 		r, err := b.Get(ctx, p.n.id)
+		var was Peer
+		if err == nil && json.Unmarshal(r.Value, &was) == nil && was.Removed != nil {
+			return fmt.Errorf("%w: %w", ErrRemoved, errRefused)
+		}
 		if errors.Is(err, ErrNotFound) {
 			_, err = b.Create(ctx, p.n.id, raw)
 		} else if err == nil {
@@ -345,7 +357,11 @@ func (p *peers) setMember(r Record) {
 	var m Peer
 	if r.Deleted {
 		delete(p.members, r.Key)
-	} else if json.Unmarshal(r.Value, &m) == nil {
+	} else if json.Unmarshal(r.Value, &m) != nil {
+		return
+	} else if m.Removed != nil {
+		p.noteRemoved(r.Key)
+	} else {
 		m.Alive = false
 		p.members[r.Key] = m
 	}
@@ -443,6 +459,9 @@ func (n *Node) Fresh() error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.removed[n.id] {
+		return ErrRemoved
+	}
 	if by := p.acknowledged(time.Now()); by < p.majority() {
 		return fmt.Errorf("%d of %d nodes: %w", by, len(p.members), ErrStale)
 	}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -35,14 +36,20 @@ func Visitor(dir string) (*Node, error) {
 	}
 	var config struct {
 		Port          int
-		Authorization struct{ User, Password string }
-		Cluster       struct{ Name string }
+		Authorization struct {
+			Users []struct{ User, Password string }
+		}
+		Cluster struct{ Name string }
 	}
 	if err := json.Unmarshal(raw, &config); err != nil {
 		return nil, err
 	}
+	if len(config.Authorization.Users) == 0 {
+		return nil, errors.New("the node of this machine is of an older version: restart it")
+	}
+	as := config.Authorization.Users[0]
 	conn, err := nats.Connect(fmt.Sprintf("nats://127.0.0.1:%d", config.Port),
-		nats.UserInfo(config.Authorization.User, config.Authorization.Password), nats.MaxReconnects(0))
+		nats.UserInfo(as.User, as.Password), nats.MaxReconnects(0))
 	if err != nil {
 		return nil, fmt.Errorf("the node of cluster %s does not run: %w", config.Cluster.Name, err)
 	}
