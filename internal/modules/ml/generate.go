@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -51,19 +52,20 @@ type generateIn struct {
 }
 
 type generateOut struct {
-	Response  string          `json:"response" text:"product"`
-	Backend   string          `json:"backend"`
-	Model     string          `json:"model,omitempty"`
-	Finish    string          `json:"finish" doc:"stop, length, or another word of the backend"`
-	In        int             `json:"input_tokens"`
-	Out       int             `json:"output_tokens"`
-	Estimated bool            `json:"estimated,omitempty" doc:"the tokens are a quarter of the bytes"`
-	Millis    int64           `json:"ms"`
-	Rate      float64         `json:"tokens_per_second,omitempty"`
-	Cached    bool            `json:"cached,omitempty"`
-	Repaired  bool            `json:"repaired,omitempty" doc:"the first answer did not obey json_schema"`
-	Ignored   []string        `json:"ignored,omitempty" doc:"arguments that the client's model does not know"`
-	Logprobs  []backend.Token `json:"logprobs,omitempty"`
+	Response   string          `json:"response" text:"product"`
+	Backend    string          `json:"backend"`
+	Model      string          `json:"model,omitempty"`
+	Finish     string          `json:"finish" doc:"stop, length, or another word of the backend"`
+	In         int             `json:"input_tokens"`
+	Out        int             `json:"output_tokens"`
+	Estimated  bool            `json:"estimated,omitempty" doc:"the tokens are a quarter of the bytes"`
+	Millis     int64           `json:"ms"`
+	Rate       float64         `json:"tokens_per_second,omitempty"`
+	Cached     bool            `json:"cached,omitempty"`
+	Repaired   bool            `json:"repaired,omitempty" doc:"the first answer did not obey json_schema"`
+	Ignored    []string        `json:"ignored,omitempty" doc:"arguments that the backend did not obey: the client's model does not know them, or it gave no log-probabilities"`
+	Perplexity float64         `json:"perplexity,omitempty" doc:"of the answer, from its log-probabilities"`
+	Logprobs   []backend.Token `json:"logprobs,omitempty"`
 }
 
 func (s *service) generate(ctx context.Context, c *tool.Call, in generateIn) (generateOut, error) {
@@ -79,23 +81,28 @@ func (s *service) generate(ctx context.Context, c *tool.Call, in generateIn) (ge
 	if err != nil {
 		return generateOut{}, err
 	}
+	stream.flush()
 	repaired := false
 	if compiled != nil {
 		q.key = "repair"
 		if r, repaired, err = s.obey(ctx, c, q, r, compiled); err != nil {
 			return generateOut{}, err
 		}
+		stream.flush()
 	}
 	out := generateOut{
 		Response: r.Text, Backend: r.Backend, Model: r.Model, Finish: r.Finish, In: r.Usage.In, Out: r.Usage.Out,
 		Estimated: r.Usage.Estimated, Millis: r.Took.Milliseconds(), Cached: r.Cached, Repaired: repaired,
-		Logprobs: r.Tokens,
+		Logprobs: r.Tokens, Perplexity: perplexity(r.Tokens),
 	}
 	if r.Took > 0 && !r.Cached {
 		out.Rate = round(float64(r.Usage.Out) / r.Took.Seconds())
 	}
 	if r.Backend == backend.Client {
 		out.Ignored = in.ignoredByClient()
+	}
+	if in.Logprobs != nil && len(r.Tokens) == 0 {
+		out.Ignored = append(out.Ignored, "logprobs")
 	}
 	return out, nil
 }
@@ -215,6 +222,18 @@ func clip(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "") + "..."
 }
 
+// perplexity is the exponential of the mean negative log-probability; 0 means that there are none.
+func perplexity(tokens []backend.Token) float64 {
+	if len(tokens) == 0 {
+		return 0
+	}
+	sum := 0.0
+	for _, t := range tokens {
+		sum -= min(t.Logprob, 0)
+	}
+	return round(math.Exp(min(sum/float64(len(tokens)), 30)))
+}
+
 func round(f float64) float64 { return float64(int64(f*1000+0.5)) / 1000 }
 
 // streamed sends an answer as progress while it comes: the text since the last sign, at most ten times a second.
@@ -240,6 +259,17 @@ func (s *streamed) appendPiece(piece string) {
 	}
 	if now := time.Now(); now.Sub(s.last) >= 100*time.Millisecond {
 		s.last = now
+		s.peer.Progress(float64(s.n)+s.extra, float64(max(s.total, 0)), strings.ToValidUTF8(string(s.tail), ""))
+		s.tail = s.tail[:0]
+	}
+}
+
+// flush sends what came since the last sign.
+func (s *streamed) flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.tail) > 0 {
+		s.extra += 0.01
 		s.peer.Progress(float64(s.n)+s.extra, float64(max(s.total, 0)), strings.ToValidUTF8(string(s.tail), ""))
 		s.tail = s.tail[:0]
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -316,8 +317,42 @@ func TestJudges(t *testing.T) {
 	}
 }
 
+func TestPerplexity(t *testing.T) {
+	if p := perplexity([]backend.Token{{Logprob: math.Log(.5)}, {Logprob: math.Log(.125)}}); p != 4 {
+		t.Errorf("got %v, want 4", p)
+	}
+	m := start(t, Config{}, newModel(t, func(int, string) string { return "x" }))
+	var out generateOut
+	if bad, _ := call(t, m, "ml_generate", `{"prompt":"x","logprobs":2}`, &out); bad != "" ||
+		fmt.Sprint(out.Ignored) != "[logprobs]" {
+		t.Errorf("a backend without log-probabilities: got %q, %+v", bad, out)
+	}
+}
+
+// All of an answer is in the progress, although most pieces come within a tenth of a second.
+func TestProgressHasTheWholeAnswer(t *testing.T) {
+	m := newModel(t, nil)
+	m.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for _, piece := range []string{"one ", "two ", "three"} {
+			fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":%q}}]}\n\n", piece)
+		}
+		fmt.Fprint(w, "data: [DONE]\n\n")
+	})
+	bad, peer := call(t, start(t, Config{}, m), "ml_generate", `{"prompt":"x"}`, nil)
+	text, last := "", 0.0
+	for _, p := range peer.Progressed {
+		if text += p.Note; p.Done <= last {
+			t.Errorf("progress does not grow: %+v", peer.Progressed)
+		}
+		last = p.Done
+	}
+	if bad != "" || text != "one two three" {
+		t.Errorf("got %q, %+v", bad, peer.Progressed)
+	}
+}
+
 func TestYesAndNo(t *testing.T) {
-	tokens := []backend.Token{{Text: "▁", Logprob: 0}, {Text: " Yes", Logprob: -0.1, Top: []backend.Token{
+	tokens := []backend.Token{{Text: "▁", Logprob: 0}, {Text: " Yes", Logprob: -0.1, Top: []backend.Alternative{
 		{Text: " Yes", Logprob: -0.1}, {Text: "no", Logprob: -3},
 	}}}
 	if yes, no := yesAndNo(tokens); yes < 0.9 || yes > 0.91 || no < 0.04 || no > 0.06 {

@@ -19,8 +19,10 @@ const scoreHelp = `Scores the response to a prompt. suites is a comma-separated 
 
 - heuristic (the default): counts stock phrases, first person, form, vocabulary, feeling and repetition. No model.
 - semantic and content: a model judges, from 1 to 10. backend and model name the judge.
-- exact, regex (pattern), schema (json_schema), numeric (tolerance, a share of the number): pass or fail.
-- rouge_l, bleu, chrf: overlap with reference or references, 0 to 1; 0.5 passes.
+- exact, regex (pattern), schema (json_schema), numeric (the last number of response against reference or references;
+  tolerance is a share of it): pass or fail.
+- rouge_l, bleu, chrf: overlap with reference or references, 0 to 1; 0.5 passes. They are what rouge-score (without a
+  stemmer) and sacrebleu (for one sentence) compute, of the first 4000 words or 20000 characters.
 - logprob: a judge is asked whether the response is right; the score is its probability of yes, against no. Needs a
   backend with log-probabilities.
 - pairwise: a judge compares response with other, twice, the second time in swapped places. Only if it prefers the
@@ -179,7 +181,7 @@ func scoreNumeric(_ context.Context, _ *service, _ *tool.Call, in *scoreIn, out 
 	if len(in.References) == 0 {
 		return missing("numeric", "reference")
 	}
-	r, err := score.Numeric(in.Response, in.References[0], in.Tolerance)
+	r, err := score.Numeric(in.Response, in.References, in.Tolerance)
 	if err != nil {
 		return tool.Refuse(tool.CodeInvalidArguments, "%v", err)
 	}
@@ -327,10 +329,11 @@ func judgeLogprob(ctx context.Context, s *service, c *tool.Call, in *scoreIn, ou
 // yesAndNo returns the probabilities of both words at the first token that can be one of them.
 func yesAndNo(tokens []backend.Token) (yes, no float64) {
 	for _, t := range tokens {
-		for _, alternative := range append([]backend.Token{{Text: t.Text, Logprob: t.Logprob}}, t.Top...) {
-			if len(t.Top) > 0 && alternative.Text == t.Text && alternative.Top == nil && yes+no > 0 {
-				continue // the token itself is among its alternatives
-			}
+		list := t.Top
+		if !slices.ContainsFunc(list, func(a backend.Alternative) bool { return a.Text == t.Text }) {
+			list = append(list[:len(list):len(list)], backend.Alternative{Text: t.Text, Logprob: t.Logprob})
+		}
+		for _, alternative := range list {
 			switch strings.ToLower(strings.Trim(alternative.Text, " \t\n\"'.▁Ġ")) {
 			case "yes":
 				yes += math.Exp(min(alternative.Logprob, 0))

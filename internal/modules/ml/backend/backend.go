@@ -75,9 +75,15 @@ type Usage struct {
 
 // Token is a piece of an answer with its log-probability.
 type Token struct {
+	Text    string        `json:"token"`
+	Logprob float64       `json:"logprob"`
+	Top     []Alternative `json:"top,omitempty"`
+}
+
+// Alternative is a token that could have stood in the place of another one, or that one itself.
+type Alternative struct {
 	Text    string  `json:"token"`
 	Logprob float64 `json:"logprob"`
-	Top     []Token `json:"top,omitempty"`
 }
 
 // Failure is why a server gave no answer.

@@ -143,6 +143,57 @@ func TestHostileServers(t *testing.T) {
 	}
 }
 
+// Bytes that come slowly put off the end of the wait, but not that of the whole answer.
+func TestAServerThatTrickles(t *testing.T) {
+	endless := make(chan bool, 1)
+	f := newFake(t, func(w http.ResponseWriter, r *http.Request, _ openAIRequest) {
+		for _, b := range []byte("data: {\"choices\":[{\"delta\":{\"content\":\"x\"},\"finish_reason\":\"stop\"}]}") {
+			w.Write([]byte{b})
+			w.(http.Flusher).Flush()
+			time.Sleep(time.Millisecond)
+		}
+		select {
+		case <-endless:
+			for r.Context().Err() == nil {
+				fmt.Fprint(w, "\n: still here")
+				w.(http.Flusher).Flush()
+				time.Sleep(10 * time.Millisecond)
+			}
+		default:
+			fmt.Fprint(w, "\n\ndata: [DONE]\n\n")
+		}
+	})
+	s := f.settings("a")
+	s.Idle, s.Timeout = 10*time.Second, time.Minute
+	res, err := New(Options{Servers: []Settings{s}}).Generate(t.Context(), ask("x"))
+	if err != nil || res.Text != "x" {
+		t.Errorf("got %+v, %v", res, err)
+	}
+	endless <- true
+	s.Timeout = time.Second
+	_, err = New(Options{Servers: []Settings{s}}).Generate(t.Context(), ask("x"))
+	failure(t, err, "longer than 1s")
+}
+
+// OpenAI's models that reason take the limit of tokens by another name.
+func TestTheLimitOfTokensHasTwoNames(t *testing.T) {
+	f := newFake(t, func(w http.ResponseWriter, _ *http.Request, q openAIRequest) {
+		if q.MaxTokens > 0 {
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprint(w, `{"error":{"message":"Unsupported parameter: 'max_tokens' is not supported with this model. `+
+				`Use 'max_completion_tokens' instead.","code":"unsupported_parameter"}}`)
+			return
+		}
+		stream(w, fmt.Sprint("limit ", q.MaxAnswer))
+	})
+	a := ask("x")
+	a.MaxTokens = 50
+	res, err := New(Options{Servers: []Settings{f.settings("a")}}).Generate(t.Context(), a)
+	if err != nil || res.Text != "limit 50" || f.asked() != 2 {
+		t.Errorf("got %+v, %v after %d requests", res, err, f.asked())
+	}
+}
+
 func TestImpossibleUsagesAreReplaced(t *testing.T) {
 	for _, usage := range []string{`{"prompt_tokens":-5,"completion_tokens":3}`,
 		`{"prompt_tokens":9,"completion_tokens":999999999999}`,

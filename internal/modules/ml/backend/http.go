@@ -55,7 +55,7 @@ func (a *address) do(
 		return false, refusalOf(res)
 	}
 	kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";")
-	limited := &io.LimitedReader{R: res.Body, N: maxStream}
+	limited := &io.LimitedReader{R: &heard{res.Body, idle, a.idle}, N: maxStream}
 	lines := bufio.NewScanner(limited)
 	lines.Buffer(make([]byte, 0, 4<<10), maxLine)
 	if kind == "application/json" { // the whole response is one value
@@ -67,7 +67,6 @@ func (a *address) do(
 		})
 	}
 	for lines.Scan() {
-		idle.Reset(a.idle)
 		if more, err := line(kind, lines.Bytes()); err != nil || !more {
 			return false, err
 		}
@@ -84,6 +83,21 @@ func (a *address) do(
 		return false, a.failed(ctx, err)
 	}
 	return true, nil
+}
+
+// heard is a body whose every byte puts off the end of the wait for it.
+type heard struct {
+	body io.Reader
+	idle *time.Timer
+	wait time.Duration
+}
+
+func (h *heard) Read(b []byte) (int, error) {
+	n, err := h.body.Read(b)
+	if n > 0 {
+		h.idle.Reset(h.wait)
+	}
+	return n, err
 }
 
 func (a *address) send(ctx context.Context, method, path string, body any) (*http.Response, error) {

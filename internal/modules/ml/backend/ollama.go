@@ -30,8 +30,8 @@ type ollamaChunk struct {
 	Out     int    `json:"eval_count"`
 
 	Logprobs []struct {
-		Token
-		Top []Token `json:"top_logprobs"`
+		Alternative
+		Top []Alternative `json:"top_logprobs"`
 	}
 }
 
@@ -100,7 +100,7 @@ func (a *answer) ollama(b []byte) (last bool, err error) {
 	a.res.Model = c.Model
 	list := make([]Token, len(c.Logprobs))
 	for i, t := range c.Logprobs {
-		list[i] = Token{t.Token.Text, t.Logprob, t.Top}
+		list[i] = Token{t.Text, t.Logprob, t.Top}
 	}
 	a.tokens(list)
 	a.thought += len(c.Message.Thinking)

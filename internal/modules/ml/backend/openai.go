@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
+	"strings"
 )
 
 // openAI is a server with the chat completions of OpenAI. llama-server has the same.
@@ -18,6 +20,7 @@ type openAIRequest struct {
 	Temperature *float64       `json:"temperature,omitempty"`
 	TopP        *float64       `json:"top_p,omitempty"`
 	MaxTokens   int            `json:"max_tokens,omitempty"`
+	MaxAnswer   int            `json:"max_completion_tokens,omitempty"` // the same, of OpenAI's reasoning models
 	Stop        []string       `json:"stop,omitempty"`
 	Seed        *int64         `json:"seed,omitempty"`
 	Logprobs    bool           `json:"logprobs,omitempty"`
@@ -32,13 +35,14 @@ type openAIChunk struct {
 	Choices []struct {
 		Delta, Message struct {
 			Content   string
-			Reasoning string `json:"reasoning_content"`
+			Reasoning string `json:"reasoning_content"` // of llama-server and others
+			Thoughts  string `json:"reasoning"`         // of Ollama, vLLM and gateways
 		}
 		Finish   string `json:"finish_reason"`
 		Logprobs struct {
 			Content []struct {
-				Token
-				Top []Token `json:"top_logprobs"`
+				Alternative
+				Top []Alternative `json:"top_logprobs"`
 			}
 		}
 	}
@@ -60,6 +64,17 @@ func (o *openAI) generate(ctx context.Context, r *Request, text func(string)) (R
 			"json_schema": map[string]any{"name": "answer", "schema": r.Schema},
 		}
 	}
+	res, err := o.complete(ctx, r, body, text)
+	if f, ok := errors.AsType[*Failure](err); ok && f.Request && r.MaxTokens > 0 &&
+		strings.Contains(f.Reason, "max_completion_tokens") {
+		body.MaxTokens, body.MaxAnswer = 0, r.MaxTokens // models that reason have another name for it
+		return o.complete(ctx, r, body, text)
+	}
+	return res, err
+}
+
+// complete sends a request and reads its answer.
+func (o *openAI) complete(ctx context.Context, r *Request, body openAIRequest, text func(string)) (Response, error) {
 	a := newAnswer(r, text)
 	finished := false
 	_, err := o.do(ctx, http.MethodPost, "/chat/completions", body, func(kind string, b []byte) (bool, error) {
@@ -104,10 +119,11 @@ func (a *answer) openAI(b []byte) (last bool, err error) {
 	one := c.Choices[0]
 	list := make([]Token, len(one.Logprobs.Content))
 	for i, t := range one.Logprobs.Content {
-		list[i] = Token{t.Token.Text, t.Logprob, t.Top}
+		list[i] = Token{t.Text, t.Logprob, t.Top}
 	}
 	a.tokens(list)
-	a.thought += len(one.Delta.Reasoning) + len(one.Message.Reasoning)
+	a.thought += len(one.Delta.Reasoning) + len(one.Message.Reasoning) + len(one.Delta.Thoughts) +
+		len(one.Message.Thoughts)
 	a.appendText(one.Delta.Content)
 	a.appendText(one.Message.Content)
 	if one.Finish != "" && !a.ended {

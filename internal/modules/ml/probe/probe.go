@@ -59,11 +59,20 @@ func answers(patterns ...string) func(string) bool {
 	}
 }
 
+// unless checks for a right answer that stands beside no claim of another one. Many wrong answers repeat the words of
+// their question, and so those of the right answer, before they come to a false end.
+func unless(right, wrong string) func(string) bool {
+	is, isNot := anyOf(right), anyOf(wrong)
+	return func(s string) bool { return is(s) && !isNot(s) }
+}
+
+func either(a, b func(string) bool) func(string) bool {
+	return func(s string) bool { return a(s) || b(s) }
+}
+
 func both(a, b func(string) bool) func(string) bool {
 	return func(s string) bool { return a(s) && b(s) }
 }
-
-func not(a func(string) bool) func(string) bool { return func(s string) bool { return !a(s) } }
 
 // Standard are the 23 probes of sixteen categories.
 var Standard = []Probe{
@@ -123,7 +132,7 @@ var Standard = []Probe{
 		Category: "deduction",
 		Prompt:   "Every dorp is a fink. No fink is a glim. Can a dorp be a glim? Begin with yes or no.",
 		Answer:   "no",
-		check:    answers(`^\W*no\b`, `cannot be`, `can't be`, `answer\W+no\b`),
+		check:    unless(`^\W*no\b|cannot be|can't be|answer\W+(?:is\W+)?no\b`, `^\W*yes\b|answer\W+(?:is\W+)?yes\b`),
 	},
 	{
 		ID:       "logic_02",
@@ -137,21 +146,26 @@ var Standard = []Probe{
 		Category: "deduction",
 		Prompt:   "Vera is older than Tom. Tom is older than Kim. Who is the youngest?",
 		Answer:   "Kim",
-		check:    anyOf(`\bkim\b`),
+		check: unless(`\bkim\b`,
+			`\b(?:tom|vera) (?:is|must be|would be) (?:therefore |thus |then )?(?:the )?youngest|`+
+				`youngest (?:person |one |of (?:them|the three) )?(?:is|must be|:)\W*(?:tom|vera)|answer\W+(?:is\W+)?(?:tom|vera)`),
 	},
 	{
 		ID:       "logic_04",
 		Category: "puzzles",
 		Prompt:   "Five machines make five parts in five minutes. How many minutes do 100 machines need for 100 parts?",
 		Answer:   "5",
-		check:    both(anyOf(`\b5\b`, `\bfive\b`), not(anyOf(`answer\W+(?:is\W+)?100\b`))),
+		check: unless(`\b(?:5|five) minutes|^\W*(?:5|five)\W*$|answer\W+(?:is\W+)?(?:5|five)\b`,
+			`answer\W+(?:is\W+)?(?:100|one hundred)\b|(?:so|therefore|thus|hence|need|take)s? (?:a total of )?(?:100|one hundred) minutes|`+
+				`(?:100|one hundred) minutes\W*$`),
 	},
 	{
 		ID:       "logic_05",
 		Category: "sets",
 		Prompt:   "Of 30 pupils 18 play chess, 15 play tennis and 7 play both. How many play neither?",
 		Answer:   "4",
-		check:    answers(`\b4\b`, `\bfour\b`),
+		check: unless(`\b4\b|\bfour\b`,
+			`answer\W+(?:is\W+)?(?:[0-35-9]|[1-9]\d+)\b|\b(?:[0-35-9]|[1-9]\d+) (?:pupils |students )?(?:play|plays) neither`),
 	},
 	{
 		ID:       "reason_01",
@@ -173,7 +187,9 @@ var Standard = []Probe{
 		Category: "spatial",
 		Prompt:   "You face north, turn right, turn right again and then turn left. Which direction do you face?",
 		Answer:   "east",
-		check:    anyOf(`\beast(?:ward)?\b`),
+		check: either(anyOf(`^\W*east`, `(?:face|facing|direction is|answer is)\W+(?:now |finally )?east`), unless(`\beast(?:ward)?\b`,
+			`\b(?:north|south|west|north-?(?:east|west)|south-?(?:east|west))(?:ward)?\W*$|`+
+				`answer\W+(?:is\W+)?(?:north|south|west)|(?:you|i) (?:now |finally |then )*face (?:\w+ )?(?:south|west|north-|south-)[^.]*\.?\W*$`)),
 	},
 	{
 		ID:       "reason_04",
@@ -222,7 +238,8 @@ var Standard = []Probe{
 		Category: "word",
 		Prompt:   "How many times does the letter r occur in 'refrigerator'?",
 		Answer:   "4",
-		check:    answers(`\b4\b`, `\bfour\b`),
+		check: unless(`\b4\b|\bfour\b`, `(?:answer|total|occurs|appears|count|times)\W+(?:is\W+|of\W+|exactly\W+)?`+
+			`(?:[0-35-9]\b|three\b|five\b|two\b|six\b)|\b(?:three|five|two|3|5|2) (?:times|r's|rs|r)\b`),
 	},
 }
 
