@@ -1,5 +1,5 @@
-// Package extract turns documents into plain text: PDF, Word, PowerPoint, Excel, EPUB, mail, web pages,
-// notebooks and text in UTF-16.
+// Package extract turns documents into plain text with the headings of Markdown: PDF, Word, PowerPoint, Excel, EPUB,
+// mail, web pages, notebooks and text in UTF-16.
 //
 // Documents may be hostile. Each conversion ends when its context is done, returns
 // at most MostOut bytes, and returns a panic of a decoder as an error. Headings,
@@ -68,7 +68,7 @@ var zipped = map[string]Kind{
 func (k Kind) Converted() bool { return k != "" && k != Page && k != Mail }
 
 // Marked reports whether the text of a document of a kind has the headings of Markdown.
-func (k Kind) Marked() bool { return k != "" && k != PDF && k != Mail && k != Slides }
+func (k Kind) Marked() bool { return k != "" && k != Mail }
 
 // turn holds one value while a document is decoded. One document of the whole process is decoded at a time, because
 // a decoder of a hostile document may use a processor until its ctx is done, and because the memory that it may take is
@@ -129,7 +129,7 @@ func Text(
 	case Mail:
 		err = fromMail(out, io.NewSectionReader(r, 0, size))
 	case Page:
-		err = fromHTML(out, io.NewSectionReader(r, 0, size))
+		err = fromPage(out, io.NewSectionReader(r, 0, size))
 	case Notebook:
 		err = fromNotebook(out, io.NewSectionReader(r, 0, size))
 	default:
@@ -199,6 +199,7 @@ type writer struct {
 	gap   int  // newlines to write before the next word
 	space bool // write a space before the next word
 	pre   bool // keep white space
+	open  bool // a mark with a space at its end was written last
 }
 
 // writeWords adds text and folds its white space.
@@ -233,15 +234,22 @@ func (w *writer) raw(s string) error {
 	switch {
 	case w.gap > 0 && w.b.Len() > 0:
 		w.b.WriteString("\n\n"[:w.gap])
-	case w.space && w.b.Len() > 0 && w.gap == 0:
+	case w.space && w.b.Len() > 0 && w.gap == 0 && !w.open && !startsBlank(s):
 		w.b.WriteByte(' ')
 	}
-	w.gap, w.space = 0, false
+	w.gap, w.space, w.open = 0, false, false
 	w.b.WriteString(s[:min(len(s), max(MostOut-w.b.Len(), 0))])
 	if w.b.Len() >= MostOut {
 		return errFull
 	}
 	return context.Cause(w.ctx)
+}
+
+// mark writes the mark of a heading or list item, which the next word follows without another space.
+func (w *writer) mark(s string) error {
+	err := w.raw(s)
+	w.space, w.open = false, true
+	return err
 }
 
 // newLine ends the line. paragraph also leaves a blank line.

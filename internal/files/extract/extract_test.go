@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -252,12 +253,18 @@ func TestADocumentHasALimitOfTime(t *testing.T) {
 }
 
 func FuzzDocuments(f *testing.F) {
+	kinds := []Kind{PDF, Word, Page, Notebook, Slides, Sheets, Book, Mail}
 	f.Add(uint8(0), pdfOf("BT /F1 12 Tf 72 700 Td [(a) -500 (b)] TJ ET", "BT"))
 	f.Add(uint8(1), wordOf("<w:p><w:r><w:t>x</w:t></w:r></w:p>"))
 	f.Add(uint8(2), []byte("<ul><li>a<pre>b<title>c</table><a href=http://x>d</a>"))
 	f.Add(uint8(3), []byte(`{"cells":[{"cell_type":"code","source":["a"],"outputs":[{"data":{"text/plain":"x"}}]}]}`))
+	for i, name := range []string{"aes128.pdf", "", "", "", "", "prices.xlsx", "storms.epub", "forwarded.eml"} {
+		if b, err := os.ReadFile("testdata/" + name); name != "" && err == nil {
+			f.Add(uint8(i), b)
+		}
+	}
 	f.Fuzz(func(t *testing.T, kind uint8, b []byte) {
-		k := []Kind{PDF, Word, Page, Notebook}[kind%4]
+		k := kinds[int(kind)%len(kinds)]
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
 		text, _, _ := Text(ctx, time.Minute, k, bytes.NewReader(b), int64(len(b)))

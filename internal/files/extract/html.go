@@ -1,11 +1,15 @@
 package extract
 
 import (
+	"bufio"
+	"bytes"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/net/html"
 	"golang.org/x/net/html/atom"
+	"golang.org/x/net/html/charset"
 )
 
 // mostTag limits the bytes of one tag, comment or run of text.
@@ -39,14 +43,30 @@ type pageWriter struct {
 	hidden   int       // number of open unseen elements
 	hiding   atom.Atom // the outermost of them
 	title    bool
+	titled   bool     // the title is wanted
 	cell     bool     // a cell of this row was written
 	links    []string // targets of the open a elements
 	numbered []int    // the last number of each open list, or -1
 }
 
-// fromHTML writes the text that a browser shows.
-func fromHTML(w *writer, r io.Reader) error {
-	p := &pageWriter{writer: w}
+// fromPage writes the text of a web page in the character set that it names, or else in UTF-8.
+func fromPage(w *writer, r io.Reader) error {
+	b := bufio.NewReaderSize(r, 4<<10)
+	head, err := b.Peek(1 << 10)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	set, name, certain := charset.DetermineEncoding(head, "text/html")
+	declared := certain || bytes.Contains(bytes.ToLower(head), []byte("charset"))
+	if name != "utf-8" && (declared || !utf8.Valid(head[:max(0, len(head)-utf8.UTFMax)])) {
+		return fromHTML(w, set.NewDecoder().Reader(b), true)
+	}
+	return fromHTML(w, b, true)
+}
+
+// fromHTML writes the text that a browser shows, with the title of the page if it is wanted.
+func fromHTML(w *writer, r io.Reader, titled bool) error {
+	p := &pageWriter{writer: w, titled: titled}
 	z := html.NewTokenizer(r)
 	z.SetMaxBuf(mostTag)
 	for {
@@ -94,7 +114,7 @@ func (p *pageWriter) openTag(z *html.Tokenizer, closed bool) error {
 		}
 	}
 	if p.hidden > 0 {
-		p.title = tag == atom.Title
+		p.title = tag == atom.Title && p.titled
 		return nil
 	}
 	return p.startTag(tag, attr)
@@ -140,14 +160,6 @@ func (p *pageWriter) startTag(tag atom.Atom, attr string) error {
 		return err
 	}
 	return nil
-}
-
-// mark writes the mark of a heading or list item; the next word follows without
-// another space.
-func (p *pageWriter) mark(s string) error {
-	err := p.raw(s)
-	p.space = false
-	return err
 }
 
 const mostNested = 100 // levels of lists that are indented

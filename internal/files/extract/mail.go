@@ -11,6 +11,9 @@ import (
 	"net/mail"
 	"net/textproto"
 	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/net/html/charset"
 )
 
 const (
@@ -31,22 +34,30 @@ func fromMail(w *writer, r io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("the mail is damaged: %w", err)
 	}
+	out := &message{w: w}
+	if err := out.headers(m.Header); err != nil {
+		return err
+	}
+	return out.part(textproto.MIMEHeader(m.Header), m.Body, 0)
+}
+
+func (m *message) headers(h mail.Header) error {
 	for _, name := range []string{"Subject", "From", "To", "Cc", "Date"} {
-		if v := decodeHeader(m.Header.Get(name)); v != "" {
-			w.newLine()
-			if err := w.raw(name + ": " + v); err != nil {
+		if v := decodeHeader(h.Get(name)); v != "" {
+			m.w.newLine()
+			if err := m.w.raw(name + ": " + v); err != nil {
 				return err
 			}
 		}
 	}
-	w.paragraph()
-	return (&message{w: w}).part(textproto.MIMEHeader(m.Header), m.Body, 0)
+	m.w.paragraph()
+	return nil
 }
 
 func decodeHeader(s string) string {
-	d := mime.WordDecoder{CharsetReader: func(charset string, r io.Reader) (io.Reader, error) {
+	d := mime.WordDecoder{CharsetReader: func(set string, r io.Reader) (io.Reader, error) {
 		b, err := io.ReadAll(r)
-		return strings.NewReader(decodeCharset(charset, b)), err
+		return strings.NewReader(decodeCharset(set, b)), err
 	}}
 	if text, err := d.DecodeHeader(s); err == nil {
 		s = text
@@ -54,15 +65,14 @@ func decodeHeader(s string) string {
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// decodeCharset returns a text as UTF-8. Of character sets other than UTF-8 and Latin-1, ASCII alone is read.
-func decodeCharset(charset string, b []byte) string {
-	switch strings.ToLower(charset) {
-	case "iso-8859-1", "latin1", "windows-1252", "iso-8859-15":
-		out := make([]rune, len(b))
-		for i, x := range b {
-			out[i] = rune(x)
+// decodeCharset returns a text as UTF-8. Of a character set that is unknown, ASCII alone is read.
+func decodeCharset(name string, b []byte) string {
+	name = strings.ToLower(name)
+	wide := strings.HasPrefix(name, "iso-2022") || strings.HasPrefix(name, "utf-16") // whose bytes may look like UTF-8
+	if set, _ := charset.Lookup(name); set != nil && (wide || !utf8.Valid(b)) {
+		if text, err := set.NewDecoder().Bytes(b); err == nil {
+			b = text
 		}
-		return string(out)
 	}
 	return strings.ToValidUTF8(string(b), "\uFFFD")
 }
@@ -84,30 +94,31 @@ func (m *message) part(h textproto.MIMEHeader, body io.Reader, depth int) error 
 	if name == "" {
 		name = params["name"]
 	}
+	m.w.paragraph()
 	switch {
-	case disposition == "attachment" || !strings.HasPrefix(kind, "text/") && kind != "message/rfc822":
-		m.w.paragraph()
-		return m.w.raw(fmt.Sprintf("[attachment %s, %s]", decodeHeader(name), kind))
 	case kind == "message/rfc822":
-		m.w.paragraph()
 		inner, err := mail.ReadMessage(body)
 		if err != nil {
 			return m.w.raw("[a mail that is damaged]")
 		}
-		if err := m.w.raw("Subject: " + decodeHeader(inner.Header.Get("Subject"))); err != nil {
+		if err := m.headers(inner.Header); err != nil {
 			return err
 		}
-		m.w.paragraph()
 		return m.part(textproto.MIMEHeader(inner.Header), inner.Body, depth+1)
+	case disposition == "attachment" || !strings.HasPrefix(kind, "text/"):
+		err := m.w.raw(fmt.Sprintf("[attachment %s, %s]", decodeHeader(name), kind))
+		if err != nil || kind != "text/plain" && kind != "text/csv" && kind != "text/markdown" {
+			return err
+		}
+		m.w.newLine()
 	}
 	b, err := readPart(h.Get("Content-Transfer-Encoding"), body)
 	if err != nil && len(b) == 0 {
 		return m.w.raw("[a part that is damaged]")
 	}
 	text := decodeCharset(params["charset"], b)
-	m.w.paragraph()
 	if kind == "text/html" {
-		return fromHTML(m.w, strings.NewReader(text))
+		return fromHTML(m.w, strings.NewReader(text), false)
 	}
 	return m.w.raw(strings.TrimSpace(strings.ReplaceAll(text, "\r\n", "\n")))
 }
@@ -139,7 +150,8 @@ func (m *message) multipart(r *multipart.Reader, alternative bool, depth int) er
 		}
 		kind, _, err := mime.ParseMediaType(p.Header.Get("Content-Type"))
 		if !alternative || err != nil || kind == "text/plain" {
-			if err := m.part(p.Header, p, depth+1); err != nil || alternative {
+			before := m.w.b.Len()
+			if err := m.part(p.Header, p, depth+1); err != nil || alternative && m.w.b.Len() > before {
 				return err
 			}
 			continue

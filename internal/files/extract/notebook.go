@@ -12,11 +12,10 @@ import (
 
 // notebook is the part of a Jupyter notebook that is read.
 type notebook struct {
-	Cells []struct {
-		Type    string       `json:"cell_type"`
-		Source  lines        `json:"source"`
-		Outputs []cellOutput `json:"outputs"`
-	} `json:"cells"`
+	Cells      []notebookCell `json:"cells"`
+	Worksheets []struct {     // of version 3
+		Cells []notebookCell `json:"cells"`
+	} `json:"worksheets"`
 	Metadata struct {
 		Kernel struct {
 			Language string `json:"language"`
@@ -25,6 +24,14 @@ type notebook struct {
 			Name string `json:"name"`
 		} `json:"language_info"`
 	} `json:"metadata"`
+}
+
+type notebookCell struct {
+	Type    string       `json:"cell_type"`
+	Source  lines        `json:"source"`
+	Input   lines        `json:"input"` // the source of version 3, which has headings as cells
+	Level   int          `json:"level"`
+	Outputs []cellOutput `json:"outputs"`
 }
 
 type cellOutput struct {
@@ -67,11 +74,17 @@ func fromNotebook(w *writer, r io.Reader) error {
 	if language == "" {
 		language = n.Metadata.Kernel.Language
 	}
+	for _, s := range n.Worksheets {
+		n.Cells = append(n.Cells, s.Cells...)
+	}
 	for i, c := range n.Cells {
 		w.paragraph()
 		head := fmt.Sprintf("[cell %d, %s]\n", i+1, c.Type)
-		text := string(c.Source)
-		if c.Type == "code" {
+		text := string(c.Source + c.Input)
+		switch c.Type {
+		case "heading":
+			text = strings.Repeat("#", min(max(c.Level, 1), 6)) + " " + text
+		case "code":
 			text = "```" + language + "\n" + strings.TrimSuffix(text, "\n") + "\n```"
 		}
 		if err := w.raw(head + text); err != nil {

@@ -41,7 +41,7 @@ func TestSlides(t *testing.T) {
 		"ppt/slides/slide1.xml": slide("one"), "ppt/slides/slide2.xml": slide("two"),
 	})
 	got, _, err := convert(t, Slides, doc)
-	if want := "[page 1]\n\ntwo\nmore & more\n\n[page 2]\n\none\nmore & more\n"; got != want || err != nil {
+	if want := "[page 1]\n\n# Slide 1\n\ntwo\nmore & more\n\n[page 2]\n\n# Slide 2\n\none\nmore & more\n"; got != want || err != nil {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 	if k := KindOf("A.PPTX", doc); k != Slides {

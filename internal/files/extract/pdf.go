@@ -3,7 +3,9 @@ package extract
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/ledongthuc/pdf"
 )
@@ -11,258 +13,190 @@ import (
 // mostPages limits the pages of a document that are read.
 const mostPages = 5000
 
-// fromPDF writes the text of each page below its number.
+// fromPDF writes the text of each page below its number. Lines in larger letters than the rest are its headings.
 func fromPDF(w *writer, f *guarded) error {
 	r, err := pdf.NewReader(f, f.size)
 	if err != nil {
-		return fmt.Errorf("the document is damaged or encrypted: %w", err)
+		return pdfError(err)
 	}
+	d := &pdfDocument{sizes: map[float64]int{}}
 	pages, empty := min(r.NumPage(), mostPages), 0
-	for i := 1; i <= pages && empty < 200; i++ { // the page count may be false
-		text, err := pageText(w, r, i)
+	for i := 1; i <= pages && empty < 200 && d.bytes < MostOut; i++ { // the page count may be false
+		p := d.page(r, i)
 		if cause := f.stopReading(); cause != nil {
+			d.write(w)
 			return cause
 		}
-		if err != nil {
-			text = "[this page cannot be read: " + err.Error() + "]"
-		}
-		if text = tidy(text); text == "" {
-			empty++
-			continue
-		}
-		empty = 0
-		w.paragraph()
-		if err := w.raw(fmt.Sprintf("[page %d]\n%s", i, text)); err != nil {
-			return err
+		if empty++; p {
+			empty = 0
 		}
 	}
-	if w.b.Len() == 0 {
+	if len(d.pages) == 0 {
 		return w.raw("[the pages have no text; they may be images]")
+	}
+	return d.write(w)
+}
+
+// pdfError says why a document cannot be read.
+func pdfError(err error) error {
+	switch text := err.Error(); {
+	case strings.Contains(text, "invalid password"):
+		return fmt.Errorf("the document is encrypted and needs a password: %w", err)
+	case strings.Contains(text, "256-bit"), strings.Contains(text, "encryption"):
+		return fmt.Errorf("the document is encrypted in a way that is not read here; save it without encryption: %w", err)
+	}
+	return fmt.Errorf("the document is damaged: %w", err)
+}
+
+// lineSize is the mean size of the letters of a line.
+type lineSize struct {
+	sum     float64
+	letters int
+}
+
+func (l *lineSize) add(size float64, text string) {
+	n := 0
+	for _, r := range text {
+		if !unicode.IsSpace(r) {
+			n++
+		}
+	}
+	l.sum += size * float64(n)
+	l.letters += n
+}
+
+// size returns the mean in points, in steps of a half.
+func (l *lineSize) size() float64 {
+	if l.letters == 0 {
+		return 0
+	}
+	return math.Round(l.sum/float64(l.letters)*2) / 2
+}
+
+// pdfDocument holds the text of pages until the sizes of all letters are known.
+type pdfDocument struct {
+	pages []pdfPage
+	bytes int
+	sizes map[float64]int // letters of each size
+}
+
+type pdfPage struct {
+	number int
+	text   string
+	lines  []lineSize
+}
+
+// page reads one page and reports whether it has text.
+func (d *pdfDocument) page(r *pdf.Reader, i int) bool {
+	text, lines, err := pageText(r, i, MostOut-d.bytes)
+	if err != nil {
+		text, lines = "[this page cannot be read: "+err.Error()+"]", nil
+	}
+	if strings.TrimSpace(text) == "" {
+		return false
+	}
+	for _, l := range lines {
+		d.sizes[l.size()] += l.letters
+	}
+	d.bytes += len(text) + 8
+	d.pages = append(d.pages, pdfPage{i, text, lines})
+	return true
+}
+
+// write writes all pages.
+func (d *pdfDocument) write(w *writer) error {
+	levels := d.headingSizes()
+	for _, p := range d.pages {
+		w.paragraph()
+		if err := w.raw(fmt.Sprintf("[page %d]\n%s", p.number, tidy(p.marked(levels)))); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// pageText returns the text of one page. If the decoder panics, it returns what was
-// read before, so that the other pages can still be read.
-func pageText(w *writer, r *pdf.Reader, i int) (text string, err error) {
-	t := &textState{
-		scale: 1,
-		line:  identity,
-		text:  identity,
-		page:  identity,
-		fonts: map[string]*font{},
-		most:  MostOut - w.b.Len(),
+// Headings are larger than the size that most letters have by this factor, and are a small part of the text.
+const (
+	largerBy     = 1.15
+	mostHeadings = 0.25
+)
+
+// headingSizes returns the levels of the sizes that headings have.
+func (d *pdfDocument) headingSizes() map[float64]int {
+	body, all, large := 0.0, 0, 0
+	for size, n := range d.sizes {
+		if all += n; n > d.sizes[body] || n == d.sizes[body] && size < body {
+			body = size
+		}
 	}
+	var sizes []float64
+	for size, n := range d.sizes {
+		if size >= body*largerBy {
+			sizes = append(sizes, size)
+			large += n
+		}
+	}
+	if float64(large) > mostHeadings*float64(all) {
+		return nil
+	}
+	slices.Sort(sizes)
+	slices.Reverse(sizes)
+	levels := map[float64]int{}
+	for i, size := range sizes {
+		levels[size] = min(i+1, 6)
+	}
+	return levels
+}
+
+// longestHeading is the number of bytes of a line that can be a heading.
+const longestHeading = 160
+
+// marked returns the text of a page with the marks of headings. A heading of several lines becomes one.
+func (p *pdfPage) marked(levels map[float64]int) string {
+	var out []string
+	last := 0 // the level of the line before, if that is a heading
+	i := -1
+	for line := range strings.Lines(p.text) {
+		i++
+		level, text := 0, strings.TrimSpace(line)
+		if i < len(p.lines) && len(text) <= longestHeading && strings.ContainsFunc(text, unicode.IsLetter) {
+			level = levels[p.lines[i].size()]
+		}
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case level > 0 && level == last && len(out[len(out)-1]) < 2*longestHeading:
+			out[len(out)-1] += " " + text
+		case level > 0:
+			out = append(out, "", strings.Repeat("#", level)+" "+text)
+		case strings.HasPrefix(line, "#"):
+			out = append(out, " "+line) // it is no heading
+		case last > 0 && text != "":
+			out = append(out, "", line)
+		default:
+			out = append(out, line)
+		}
+		last = level
+	}
+	return strings.Join(out, "\n")
+}
+
+// pageText returns the text of one page, at most so many bytes. If the decoder panics, it returns what was read before,
+// so that the other pages can still be read.
+func pageText(r *pdf.Reader, i, most int) (text string, lines []lineSize, err error) {
+	t := &textState{scale: 1, line: identity, text: identity, page: identity, fonts: map[string]*font{}, most: most}
 	defer func() {
 		if p := recover(); p != nil && t.b.Len() == 0 && p != errFull {
 			err = fmt.Errorf("%v", p)
 		}
-		text = t.b.String()
+		text, lines = t.b.String(), t.lines
 	}()
 	p := r.Page(i)
 	if p.V.IsNull() || p.V.Key("Contents").IsNull() {
-		return "", nil
+		return "", nil, nil
 	}
-	pdf.Interpret(p.V.Key("Contents"), func(stack *pdf.Stack, op string) {
-		args := make([]pdf.Value, min(stack.Len(), 16))
-		for i := range args {
-			args[len(args)-1-i] = stack.Pop()
-		}
-		for stack.Len() > 0 {
-			stack.Pop()
-		}
-		t.applyOperator(p, op, args)
-	})
-	return "", nil
-}
-
-// matrix is an affine transformation in the order of the operator Tm.
-type matrix [6]float64
-
-var identity = matrix{1, 0, 0, 1, 0, 0}
-
-func (m matrix) times(n matrix) matrix {
-	return matrix{
-		m[0]*n[0] + m[1]*n[2], m[0]*n[1] + m[1]*n[3],
-		m[2]*n[0] + m[3]*n[2], m[2]*n[1] + m[3]*n[3],
-		m[4]*n[0] + m[5]*n[2] + n[4], m[4]*n[1] + m[5]*n[3] + n[5],
-	}
-}
-
-func shift(x, y float64) matrix { return matrix{1, 0, 0, 1, x, y} }
-
-type font struct {
-	pdf.Font
-	widths []float64
-	first  int
-}
-
-// textState executes the operators that place text. If a piece of text begins away
-// from the end of the piece before, a space or a line break is written between.
-type textState struct {
-	b    strings.Builder
-	most int
-
-	page, text, line matrix
-	saved            []matrix
-	fonts            map[string]*font
-	font             *font
-	size, leading    float64
-	spacing, wordGap float64
-	scale            float64
-
-	x, y    float64 // end of the last piece, in units of the page
-	started bool
-}
-
-func numbers(args []pdf.Value) (n [6]float64) {
-	for i := range min(len(args), 6) {
-		n[i] = args[i].Float64()
-	}
-	return n
-}
-
-func (t *textState) applyOperator(p pdf.Page, op string, args []pdf.Value) {
-	n := numbers(args)
-	switch op {
-	case "q":
-		if len(t.saved) < 1000 {
-			t.saved = append(t.saved, t.page)
-		}
-	case "Q":
-		if last := len(t.saved) - 1; last >= 0 {
-			t.page, t.saved = t.saved[last], t.saved[:last]
-		}
-	case "cm":
-		t.page = matrix(n).times(t.page)
-	case "BT":
-		t.text, t.line = identity, identity
-	case "Tm":
-		t.text, t.line = n, n
-	case "Td", "TD":
-		if op == "TD" {
-			t.leading = -n[1]
-		}
-		t.nextLine(n[0], n[1])
-	case "T*":
-		t.nextLine(0, -t.leading)
-	case "TL":
-		t.leading = n[0]
-	case "Tc":
-		t.spacing = n[0]
-	case "Tw":
-		t.wordGap = n[0]
-	case "Tz":
-		t.scale = n[0] / 100
-	case "Tf":
-		if len(args) == 2 {
-			t.size = n[1]
-			t.font = t.use(p, args[0].Name())
-		}
-	default:
-		t.shows(op, args)
-	}
-}
-
-// shows executes the operators that show text.
-func (t *textState) shows(op string, args []pdf.Value) {
-	if len(args) == 0 {
-		return
-	}
-	last := args[len(args)-1]
-	switch op {
-	case "'", "\"":
-		t.nextLine(0, -t.leading)
-		t.showText(last.RawString())
-	case "Tj":
-		t.showText(last.RawString())
-	case "TJ":
-		for i := range last.Len() {
-			if v := last.Index(i); v.Kind() == pdf.String {
-				t.showText(v.RawString())
-			} else {
-				t.text = shift(-v.Float64()/1000*t.size*t.scale, 0).times(t.text)
-			}
-		}
-	}
-}
-
-func (t *textState) nextLine(x, y float64) {
-	t.line = shift(x, y).times(t.line)
-	t.text = t.line
-}
-
-func (t *textState) use(p pdf.Page, name string) *font {
-	if f := t.fonts[name]; f != nil {
-		return f
-	}
-	f := &font{Font: p.Font(name)}
-	f.first = f.FirstChar()
-	if w := f.V.Key("Widths"); w.Len() <= 1<<16 {
-		f.widths = f.Widths()
-	}
-	t.fonts[name] = f
-	return f
-}
-
-// showText writes a piece of text and what separates it from the piece before.
-func (t *textState) showText(raw string) {
-	if t.font == nil {
-		return
-	}
-	text := strings.Map(func(r rune) rune {
-		if r < ' ' || r == '\uFFFD' {
-			return -1
-		}
-		return r
-	}, t.font.Encoder().Decode(raw))
-	at := t.text.times(t.page)
-	t.text = shift(t.width(raw, text), 0).times(t.text)
-	end := t.text.times(t.page)
-	if text == "" {
-		return
-	}
-	if height := max(math.Hypot(at[2], at[3])*t.size, 1); t.started {
-		t.b.WriteString(t.between(at, height))
-	}
-	t.x, t.y, t.started = end[4], end[5], true
-	if t.b.Len()+len(text) > t.most {
-		panic(errFull)
-	}
-	t.b.WriteString(text)
-}
-
-// between returns what separates a piece of text at a place from the piece before:
-// nothing, a space, a line break or a blank line. height is that of the text.
-func (t *textState) between(at matrix, height float64) string {
-	down := math.Abs(at[5] - t.y)
-	switch {
-	case down > 1.9*height:
-		return "\n\n"
-	case down > 0.6*height, at[4] < t.x-3*height:
-		return "\n"
-	case at[4] > t.x+0.15*height && !strings.HasSuffix(t.b.String(), " "):
-		return " "
-	}
-	return ""
-}
-
-// width returns how far a piece of text moves the start of the next.
-func (t *textState) width(raw, text string) (w float64) {
-	if t.font.V.Key("Subtype").Name() == "Type0" || len(t.font.widths) == 0 {
-		return (0.5*t.size + t.spacing) * float64(
-			len([]rune(text)),
-		) * t.scale // an estimate: the widths of composite fonts are not decoded
-	}
-	for i := range len(raw) {
-		if k := int(raw[i]) - t.font.first; k >= 0 && k < len(t.font.widths) {
-			w += t.font.widths[k] / 1000 * t.size
-		}
-		if w += t.spacing; raw[i] == ' ' {
-			w += t.wordGap
-		}
-	}
-	return w * t.scale
+	t.resources = p.Resources()
+	t.execute(p.V.Key("Contents"))
+	return "", nil, nil
 }
 
 // tidy removes spaces at the ends of lines and repeated blank lines.

@@ -1,195 +1,262 @@
 package extract
 
 import (
-	"archive/zip"
 	"encoding/xml"
 	"errors"
-	"fmt"
-	"io"
 	"strconv"
 	"strings"
 )
 
-func itoa(n int) string { return strconv.Itoa(n) }
-
-// Limits of the main part of a document in bytes, because a few compressed
-// megabytes can stand for gigabytes.
-const (
-	mostXML   = 64 << 20 // of decoded XML; the rest is cut off
-	mostToken = 4 << 20  // of one tag or one run of text, which the decoder holds in memory
-)
-
-// tokenReader returns an error if a token is longer than mostToken.
-type tokenReader struct {
-	r     io.Reader
-	guard *guarded
-	left  int // that may still be read
-	token int // bytes read since the last token
-}
-
-func (t *tokenReader) Read(b []byte) (int, error) {
-	if err := t.guard.stopReading(); err != nil {
-		return 0, err
-	}
-	if t.left <= 0 {
-		return 0, errFull
-	}
-	if t.token > mostToken {
-		return 0, errBomb
-	}
-	n, err := t.r.Read(b[:min(len(b), t.left)])
-	t.left -= n
-	t.token += n
-	return n, err
-}
-
-// fromWord writes the text of the main part of a document.
+// fromWord writes the text of the main part of a document, and its notes and comments after it. Headers and footers are
+// left out, because they repeat on each page.
 func fromWord(w *writer, f *guarded) error {
-	z, err := zip.NewReader(f, f.size)
+	a, err := openArchive(w, f)
 	if err != nil {
-		return fmt.Errorf("the document is damaged: %w", err)
+		return err
 	}
-	for _, part := range z.File {
-		if part.Name != "word/document.xml" {
-			continue
-		}
-		r, err := part.Open()
-		if err != nil {
-			return fmt.Errorf("the document is damaged: %w", err)
-		}
-		defer r.Close()
-		return wordXML(w, &tokenReader{r: r, guard: f, left: mostXML})
+	main := a.mainPart("word/document.xml")
+	links, err := a.relations(main)
+	if err != nil && !errors.Is(err, errNoPart) {
+		return err
 	}
-	return errors.New("the document has no text part")
+	p := &wordWriter{writer: w, links: links}
+	dir := main[:strings.LastIndexByte(main, '/')+1]
+	if p.styles, err = a.styles(dir + "styles.xml"); err != nil && !errors.Is(err, errNoPart) {
+		return err
+	}
+	if err := a.tokensAndText(main, &p.inText, p.token); err != nil {
+		return err
+	}
+	for _, part := range []string{"footnotes", "endnotes", "comments"} {
+		more := &wordWriter{writer: w, styles: p.styles}
+		if err := a.tokens(dir+part+".xml", more.token); err != nil && !errors.Is(err, errNoPart) {
+			return err
+		}
+	}
+	return nil
 }
 
-// wordXML reads WordprocessingML. It ignores the namespaces of elements.
-func wordXML(w *writer, r *tokenReader) error {
-	p := &wordWriter{writer: w}
-	return eachToken(w, r, &p.inText, func(t xml.Token) error {
-		switch t := t.(type) {
-		case xml.StartElement:
-			return p.startElement(t)
-		case xml.EndElement:
-			p.endElement(t.Name.Local)
-		case xml.CharData:
-			if p.inText {
-				return p.raw(string(t))
+// paragraphStyle is what the text of a paragraph gets from its style.
+type paragraphStyle struct {
+	name string // in lower case
+	list bool
+}
+
+// styles returns the styles of a document by their ids, which depend on the language of the program that wrote it; their
+// names do not.
+func (a *archive) styles(part string) (map[string]paragraphStyle, error) {
+	all := map[string]paragraphStyle{}
+	id, s := "", paragraphStyle{}
+	err := a.elements(part, func(t xml.StartElement) {
+		switch t.Name.Local {
+		case "style":
+			id, s = anyAttribute(t, "styleId"), paragraphStyle{}
+		case "name":
+			s.name = strings.ToLower(anyAttribute(t, "val"))
+			s.list = strings.HasPrefix(s.name, "list bullet") || strings.HasPrefix(s.name, "list number")
+		case "outlineLvl": // a style of another name that counts as a heading
+			if n, err := strconv.Atoi(anyAttribute(t, "val")); err == nil && n >= 0 && n < 9 &&
+				!strings.HasPrefix(s.name, "heading") {
+				s.name = "heading " + strconv.Itoa(n+1)
 			}
 		}
-		return nil
+		if id != "" && len(all) < mostParts {
+			all[id] = s
+		}
 	})
+	return all, err
 }
 
-// eachToken calls f with each token of a part. What follows damage is left out, if there is text before it. inText says
-// whether the decoder is inside of text, of which a run that is too long ends the conversion without an error.
-func eachToken(w *writer, r *tokenReader, inText *bool, f func(xml.Token) error) error {
-	d := xml.NewDecoder(r)
-	d.Strict = false
-	for depth := 0; ; {
-		t, err := d.Token()
-		r.token = 0
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if errors.Is(err, errBomb) && *inText {
-			return errFull
-		}
-		if errors.Is(err, errFull) || errors.Is(err, errBomb) {
-			return err
-		}
-		if err != nil {
-			if w.b.Len() > 0 {
-				return w.raw("\n[the rest is damaged]")
-			}
-			return fmt.Errorf("the document is damaged: %w", err)
-		}
-		switch t.(type) {
-		case xml.StartElement:
-			if depth++; depth > 1000 {
-				return errors.New("the document is nested too deeply")
-			}
-		case xml.EndElement:
-			depth--
-		}
-		if err := f(t); err != nil {
-			return err
-		}
-	}
-}
-
+// wordWriter writes WordprocessingML. It ignores the namespaces of elements.
 type wordWriter struct {
 	*writer
+	styles map[string]paragraphStyle
+	links  map[string]relation
 	inText bool
+	hidden int // depth in what is shown elsewhere, too: text that was moved away, a second form of a drawing
 	table  int
-	cell   bool
-	deep   int // level of the list item
+	cell   bool   // a cell of this row has begun
+	marked bool   // the mark of this paragraph is written: that of a heading or of an item
+	item   bool   // this paragraph is an item of a list
+	after  bool   // the one before was an item, which the next one follows without a blank line
+	joined bool   // the next paragraph continues the line
+	deep   int    // level of the list item
+	target string // of the link around the text
+}
+
+func (p *wordWriter) token(t xml.Token) error {
+	switch t := t.(type) {
+	case xml.StartElement:
+		if p.hidden > 0 || t.Name.Local == "Fallback" || t.Name.Local == "moveFrom" {
+			p.hidden++
+			return nil
+		}
+		return p.startElement(t)
+	case xml.EndElement:
+		if p.hidden > 0 {
+			p.hidden--
+			return nil
+		}
+		return p.endElement(t.Name.Local)
+	case xml.CharData:
+		if p.inText && p.hidden == 0 {
+			return p.raw(string(t))
+		}
+	}
+	return nil
 }
 
 func (p *wordWriter) startElement(t xml.StartElement) error {
-	switch t.Name.Local {
+	switch name := t.Name.Local; name {
 	case "t":
 		p.inText = true
 	case "tab":
 		return p.raw("\t")
+	case "noBreakHyphen":
+		return p.raw("-")
 	case "br", "cr":
-		p.newLine()
+		p.separate()
 	case "p":
+		p.after, p.item, p.marked, p.deep = p.item, false, false, 0
+		if p.joined { // to the mark of a note
+			p.joined = false
+			break
+		}
+		p.separate()
 		if p.table == 0 {
 			p.paragraph()
 		}
 	case "pStyle":
-		return p.style(attributeValue(t))
+		return p.style(anyAttribute(t, "val"))
+	case "outlineLvl":
+		if n, err := strconv.Atoi(anyAttribute(t, "val")); err == nil && n >= 0 && n < 9 {
+			return p.heading(n + 1)
+		}
 	case "ilvl":
-		p.deep, _ = strconv.Atoi(attributeValue(t))
+		p.deep, _ = strconv.Atoi(anyAttribute(t, "val"))
 	case "numId":
-		p.newLine()
-		return p.raw(strings.Repeat("  ", min(max(p.deep, 0), mostNested)) + "- ")
+		if anyAttribute(t, "val") != "0" {
+			return p.listItem()
+		}
 	case "tbl":
 		p.table++
+		p.item = false
 		p.paragraph()
 	case "tr":
 		p.newLine()
 		p.cell = false
 	case "tc":
+		p.space = false
 		if p.cell {
-			return p.raw(" | ")
+			return p.mark(" | ")
 		}
 		p.cell = true
-	}
-	return nil
-}
-
-// style writes the mark of a heading.
-func (p *wordWriter) style(name string) error {
-	name = strings.ToLower(name)
-	if name == "title" {
-		return p.raw("# ")
-	}
-	level, ok := strings.CutPrefix(name, "heading")
-	if n, err := strconv.Atoi(level); ok && err == nil && n >= 1 && n <= 9 {
-		return p.raw(strings.Repeat("#", n) + " ")
-	}
-	return nil
-}
-
-func attributeValue(t xml.StartElement) string {
-	for _, a := range t.Attr {
-		if a.Name.Local == "val" {
-			return a.Value
+	case "hyperlink":
+		p.target = p.links[attribute(t, "relationships", "id")].external
+	case "docPr":
+		if text := anyAttribute(t, "descr"); text != "" {
+			return p.raw(" [" + strings.Join(strings.Fields(text), " ") + "] ")
 		}
+	default:
+		return p.note(name, t)
 	}
-	return ""
+	return nil
 }
 
-func (p *wordWriter) endElement(name string) {
+// separate ends a line, or a word in the cell of a table, whose row is one line.
+func (p *wordWriter) separate() {
+	if p.table == 0 {
+		p.newLine()
+	} else {
+		p.space = p.b.Len() > 0 && p.gap == 0
+	}
+}
+
+// note writes the mark that refers to a note, or that of the note itself.
+func (p *wordWriter) note(name string, t xml.StartElement) error {
+	id := anyAttribute(t, "id")
+	switch name {
+	case "footnoteReference":
+		return p.raw("[^" + id + "]")
+	case "endnoteReference":
+		return p.raw("[^e" + id + "]")
+	case "commentReference":
+		return p.raw("[^c" + id + "]")
+	case "footnote", "endnote":
+		if anyAttribute(t, "type") != "" { // lines between text and notes
+			p.hidden++
+			return nil
+		}
+		p.paragraph()
+		p.joined = true
+		if name == "endnote" {
+			id = "e" + id
+		}
+		return p.mark("[^" + id + "]: ")
+	case "comment":
+		p.paragraph()
+		p.joined = true
+		return p.mark("[^c" + id + "]: " + anyAttribute(t, "author") + ": ")
+	}
+	return nil
+}
+
+// style writes the mark of a heading or of a list item.
+func (p *wordWriter) style(id string) error {
+	s, ok := p.styles[id]
+	if !ok {
+		s.name = strings.ToLower(id)
+	}
+	if s.name == "title" {
+		return p.heading(1)
+	}
+	level, ok := strings.CutPrefix(s.name, "heading")
+	if n, err := strconv.Atoi(strings.TrimSpace(level)); ok && err == nil && n >= 1 && n <= 9 {
+		return p.heading(n)
+	}
+	if s.list {
+		if n, err := strconv.Atoi(s.name[strings.LastIndexByte(s.name, ' ')+1:]); err == nil {
+			p.deep = n - 1
+		}
+		return p.listItem()
+	}
+	return nil
+}
+
+func (p *wordWriter) heading(level int) error {
+	if p.marked || p.table > 0 {
+		return nil
+	}
+	p.marked = true
+	return p.mark(strings.Repeat("#", level) + " ")
+}
+
+func (p *wordWriter) listItem() error {
+	if p.marked || p.table > 0 {
+		return nil
+	}
+	p.marked, p.item = true, true
+	if p.after {
+		p.gap = min(p.gap, 1)
+	}
+	return p.mark(strings.Repeat("  ", min(max(p.deep, 0), mostNested)) + "- ")
+}
+
+func (p *wordWriter) endElement(name string) error {
 	switch name {
 	case "t":
 		p.inText = false
+	case "hyperlink":
+		to := p.target
+		if p.target = ""; to != "" {
+			return p.raw(" (" + to + ")")
+		}
 	case "tbl":
 		if p.table--; p.table < 0 {
 			p.table = 0
 		}
+		p.space = false
 		p.paragraph()
 	}
+	return nil
 }
