@@ -108,6 +108,9 @@ setup:
 	@if command -v apt-get >/dev/null && ! command -v crun >/dev/null; then \
 		$(call install,crun) || echo "without crun the driver oci is not tried"; \
 	fi
+	@if command -v apt-get >/dev/null && ! command -v newuidmap >/dev/null; then \
+		$(call install,uidmap) || echo "without uidmap images of ordinary users with several users are not tried"; \
+	fi
 	@need=; \
 	for p in ruby rpm busybox zsh fish minisign mandoc; do command -v $$p >/dev/null || need="$$need $$p"; done; \
 	command -v nix-instantiate >/dev/null || need="$$need nix-bin"; \

@@ -19,6 +19,8 @@ import (
 	"gatehouse/internal/maintenance/backup"
 	keeping "gatehouse/internal/modules/backup"
 	"gatehouse/internal/packages"
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/namespaces"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -28,7 +30,7 @@ import (
 // and would lose what they deleted.
 func BackedUp(cfg config.Config) backup.Folders {
 	f := cfg.Folders
-	not := []string{f.Cache, f.Runtime, cfg.Audit.Archive, packages.StoreFolder(filepath.Join(f.Data, "packages")),
+	not := []string{f.Cache, f.Runtime, cfg.Audit.Archive, packages.StoreFolder(filepath.Join(f.Data, packagesFolder)),
 		StageFolder(f)}
 	if f.State != "" {
 		not = append(
@@ -39,17 +41,48 @@ func BackedUp(cfg config.Config) backup.Folders {
 		)
 	}
 	all := backup.Folders{Data: f.Data, Config: f.Config, State: f.State, KeyFile: cfg.Secrets.KeyFile, Not: not}
-	if dir := StageFolder(f); dir != "" {
-		all.Pack = func(ctx context.Context, to string, log *slog.Logger) (map[string]string, error) {
+	if f.Data == "" {
+		return all
+	}
+	held := filepath.Join(f.Data, packagesFolder)
+	all.NotNow = func() []string { return packages.OwnedData(held) }
+	all.Remove = func(path string) error {
+		return withOwners(func(d sandbox.Driver) error { return packages.RemoveOwned(context.Background(), d, path) })
+	}
+	all.Pack = func(ctx context.Context, to string, log *slog.Logger) (map[string]string, error) {
+		files := map[string]string{}
+		if dir := StageFolder(f); dir != "" {
 			packed, err := stage.Pack(ctx, dir, to, log)
-			files := map[string]string{}
 			for name, file := range packed {
 				files[filepath.Base(dir)+"/"+name] = file
 			}
-			return files, err
+			if err != nil {
+				return files, err
+			}
 		}
+		if len(packages.OwnedData(held)) == 0 {
+			return files, nil
+		}
+		return files, withOwners(func(d sandbox.Driver) error {
+			packed, err := packages.PackOwned(ctx, d, held, to, log)
+			for name, file := range packed {
+				files[packagesFolder+"/"+name] = file
+			}
+			return err
+		})
 	}
 	return all
+}
+
+const packagesFolder = "packages" // in the data folder
+
+// withOwners calls f with a driver that can work on files of packages that belong to users of their images.
+func withOwners(f func(sandbox.Driver) error) error {
+	d, err := namespaces.New(namespaces.Options{})
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(d), d.Close())
 }
 
 // lockFolders locks the folders, and puts a waiting restore in place. A private host, which stores nothing, does

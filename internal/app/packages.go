@@ -71,14 +71,14 @@ func (a *App) settingsFile() string {
 // packageOptions returns the options of the packages of this host.
 func (a *App) packageOptions() packages.Options {
 	o := packages.Options{
-		Folder: filepath.Join(a.cfg.Folders.Data, "packages"), Records: a.tree.packageRecords, Log: a.log,
+		Folder: filepath.Join(a.cfg.Folders.Data, packagesFolder), Records: a.tree.packageRecords, Log: a.log,
 		SettingsFile: a.settingsFile(),
 		Name:         introduce(a.opts.Info).Name, Version: Version, Taken: a.takenNames, Show: a.tree.showPackage,
 		Settings: a.cfg.Modules.Package, Manual: a.opts.OneCall,
 		Lazy: slices.ContainsFunc(a.enabled,
 			func(g enabledModule) bool { return g.Name == packageModule && g.implicit }),
 		Broken: a.notifyBroken, Relisted: a.notifyRelisted,
-		Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
+		Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, packagesFolder)),
 		Share:    !a.cfg.Children.HostFiles && shield.Possible() != shield.None,
 		Watches:  a.claimWatch(), Waiting: a.waitingPackages, Unapplied: a.notifyUnapplied,
 		Calls: a.cfg.Limits.Calls,

@@ -92,6 +92,7 @@ type job struct {
 	dir    string
 	mounts []sandbox.Mount
 	image  *sandbox.Image // nil for the programs of the machine
+	users  *sandbox.Users // nil if it runs as one user
 	grants Grants
 	hosts  []string // that it may reach
 	public []string // further addresses of these that are not public
@@ -125,7 +126,7 @@ func (p *managedPackage) startConfined(ctx context.Context, j job) (*confinedChi
 			MemoryMiB: j.grants.memory(), DiskMiB: min(j.grants.disk(), j.grants.memory()/2+1), VCPUs: runtime.NumCPU(),
 			Processes: j.grants.processes(), Descriptors: confinedOpen, Call: 24 * time.Hour,
 		},
-		Mounts: j.mounts, Image: j.image, KeepOwners: j.image != nil,
+		Mounts: j.mounts, Image: j.image, Users: j.users, KeepOwners: j.image != nil && j.users == nil,
 		Route: &sandbox.Route{Ports: ports, Network: sandbox.Network{
 			Allow: j.hosts, Interface: j.by, Special: slices.Concat(proxy.Addresses(j.hosts), j.public), Decided: seen,
 			SpecialHint: fmt.Sprintf("a grant of the address: gatehouse package grant %s --allow-host ADDRESS:PORT",
@@ -160,6 +161,7 @@ type confinedChild struct {
 	program sandbox.Process
 	end     context.CancelCauseFunc // ends the program
 	grants  Grants
+	users   bool // it has users of its own
 	done    chan struct{}
 
 	mu      sync.Mutex
@@ -173,7 +175,9 @@ type confinedChild struct {
 func newConfinedChild(
 	box sandbox.Sandbox, program sandbox.Process, end context.CancelCauseFunc, j job,
 ) *confinedChild {
-	c := &confinedChild{box: box, program: program, end: end, grants: j.grants, done: make(chan struct{})}
+	c := &confinedChild{
+		box: box, program: program, end: end, grants: j.grants, users: j.users != nil, done: make(chan struct{}),
+	}
 	go func() {
 		defer close(c.done)
 		result, err := program.Wait()
@@ -309,6 +313,10 @@ func (c *confinedChild) Wait() (proc.State, error) {
 
 // watchDisk ends a program whose package has more files of its own than it may. It returns when the program ends.
 func (c *confinedChild) watchDisk(dir string) {
+	size := func(ctx context.Context) (int64, error) { return folderSize(ctx, dir) }
+	if owned, ok := c.box.(sandbox.OwnedFiles); ok && c.users {
+		size = func(ctx context.Context) (int64, error) { return owned.TreeSize(ctx, imageHome) }
+	}
 	for pause := diskInterval; ; {
 		t := time.NewTimer(pause)
 		select {
@@ -318,7 +326,7 @@ func (c *confinedChild) watchDisk(dir string) {
 		case <-t.C:
 		}
 		begun := time.Now()
-		if err := checkDisk(context.Background(), dir, c.grants); err != nil {
+		if err := checkDisk(context.Background(), size, dir, c.grants); err != nil {
 			c.kill(err)
 			return
 		}
@@ -327,8 +335,8 @@ func (c *confinedChild) watchDisk(dir string) {
 }
 
 // checkDisk refuses a package whose own files are more than they may be.
-func checkDisk(ctx context.Context, dir string, g Grants) error {
-	size, err := folderSize(ctx, dir)
+func checkDisk(ctx context.Context, measure func(context.Context) (int64, error), dir string, g Grants) error {
+	size, err := measure(ctx)
 	if err == nil && size > int64(g.disk())<<20 {
 		err = &tool.Refusal{
 			Code: tool.CodeTooLarge,
@@ -344,7 +352,7 @@ func checkDisk(ctx context.Context, dir string, g Grants) error {
 func (p *managedPackage) startServer(r *Record, command string, args, env []string, stdout, stderr io.Writer) (
 	*confinedChild, error,
 ) {
-	if err := checkDisk(p.manager.ctx, p.data(), r.Grants); err != nil {
+	if err := checkDisk(p.manager.ctx, p.dataSize, p.data(), r.Grants); err != nil {
 		return nil, err
 	}
 	j, command, err := p.serverJob(r, command)

@@ -378,7 +378,10 @@ func (p *managedPackage) erase(keep bool) error {
 			os.Remove(path) // only if it is empty
 			continue
 		}
-		errs = append(errs, os.RemoveAll(path))
+		if e.Name() == ownersFile && (keep || errors.Join(errs...) != nil) || keep && e.Name() == ownedArchive {
+			continue // they are about the data
+		}
+		errs = append(errs, p.removeOwned(path))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

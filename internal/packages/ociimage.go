@@ -120,21 +120,30 @@ func (p *managedPackage) imageJob(r *Record) (j job, err error) {
 		return j, err
 	}
 	j.image, j.dir = im, cmp.Or(pulled.Config.Dir, "/")
-	j.mounts = append(j.mounts, sandbox.Mount{From: realPath(p.data()), To: imageHome, Write: true})
+	if j.users, err = p.imageUsers(r, im, pulled); err != nil {
+		return j, err
+	}
+	p.owners.Lock()
+	defer p.owners.Unlock()
+	if err := p.prepareOwners(j.users); err != nil {
+		return j, err
+	}
+	j.mounts = append(j.mounts, sandbox.Mount{From: realPath(p.data()), To: imageHome, Write: true, Owned: true})
+	new := newVolumes{im.Root, pulled.Owners, j.users}
 	for _, at := range pulled.Config.Volumes {
 		if r.Image.mountsAt(at) || at == imageHome {
 			continue
 		}
-		from, err := p.volume(at, im.Root)
+		from, err := p.volume(at, new)
 		if err != nil {
 			return j, err
 		}
-		j.mounts = append(j.mounts, sandbox.Mount{From: from, To: at, Write: true})
+		j.mounts = append(j.mounts, sandbox.Mount{From: from, To: at, Write: true, Owned: true})
 	}
 	if o := r.Image; o != nil {
 		j.dir = cmp.Or(o.Dir, j.dir)
 		for _, m := range o.Mounts {
-			one, err := p.imageMount(r, m, im.Root)
+			one, err := p.imageMount(r, m, new)
 			if err != nil {
 				return j, err
 			}
@@ -152,24 +161,37 @@ func (o *ImageOptions) mountsAt(at string) bool {
 // volumes is the folder, in the data folder, of what an image declares as volumes.
 const volumes = "volumes"
 
-// volume returns the folder of the host for a volume of an image. A new one starts with the files that the image has
-// there.
-func (p *managedPackage) volume(at, root string) (string, error) {
-	name := "unnamed" + strings.ReplaceAll(at, "/", "-")
-	return p.namedVolume(name, at, root)
+// newVolumes are what a new volume starts with.
+type newVolumes struct {
+	root   string            // of the image
+	owners map[string]string // of its files, as image.Pulled has them
+	users  *sandbox.Users    // nil if it runs as one user
 }
 
-func (p *managedPackage) namedVolume(name, at, root string) (string, error) {
+// volume returns the folder of the host for a volume of an image. A new one starts with the files that the image has
+// there.
+func (p *managedPackage) volume(at string, new newVolumes) (string, error) {
+	name := "unnamed" + strings.ReplaceAll(at, "/", "-")
+	return p.namedVolume(name, at, new)
+}
+
+func (p *managedPackage) namedVolume(name, at string, new newVolumes) (string, error) {
 	to := filepath.Join(p.data(), volumes, name)
 	if _, err := os.Lstat(to); err == nil {
 		return realPath(to), nil
 	}
 	making := to + ".part"
-	if err := errors.Join(os.RemoveAll(making), os.MkdirAll(making, 0o700)); err != nil {
+	if err := errors.Join(p.removeOwned(making), os.MkdirAll(making, 0o700)); err != nil {
 		return "", err
 	}
-	if err := p.fillVolume(making, at, root); err != nil {
-		return "", fmt.Errorf("volume %s: %w", at, errors.Join(err, os.RemoveAll(making)))
+	err := p.fillVolume(making, at, new.root)
+	if err == nil && new.users != nil {
+		if err = os.Chmod(filepath.Dir(making), 0o711); err == nil { // each volume has permissions of its own
+			err = p.chownVolume(path.Join(volumes, name+".part"), at, new.owners, new.users)
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("volume %s: %w", at, errors.Join(err, p.removeOwned(making)))
 	}
 	if err := os.Rename(making, to); err != nil {
 		return "", err
@@ -200,11 +222,11 @@ func (p *managedPackage) fillVolume(making, at, root string) error {
 }
 
 // imageMount returns a mount of the record: a folder that was granted, or a volume of the data folder.
-func (p *managedPackage) imageMount(r *Record, m ImageMount, root string) (sandbox.Mount, error) {
+func (p *managedPackage) imageMount(r *Record, m ImageMount, new newVolumes) (sandbox.Mount, error) {
 	one := sandbox.Mount{To: m.To, Write: m.Write}
 	if name, ok := strings.CutPrefix(m.From, "${data}/"+volumes+"/"); ok {
-		from, err := p.namedVolume(name, m.To, root)
-		one.From = from
+		from, err := p.namedVolume(name, m.To, new)
+		one.From, one.Owned = from, true
 		return one, err
 	}
 	one.From = realPath(m.From)
@@ -284,7 +306,8 @@ func (r *Record) ungrantedMounts() (missing []string) {
 }
 
 // describeImage says in plain words what an image wants, and what differs here.
-func describeImage(im image.Pulled, options *ImageOptions) (lines []string) {
+// single says why it runs as one user; nil if it has users of its own.
+func describeImage(im image.Pulled, options *ImageOptions, single error) (lines []string) {
 	c := im.Config
 	lines = append(lines,
 		fmt.Sprintf("The image %s has %d layers with %d MiB.", im.Digest, len(im.Layers), im.Bytes>>20))
@@ -302,17 +325,22 @@ func describeImage(im image.Pulled, options *ImageOptions) (lines []string) {
 	if options != nil {
 		user = cmp.Or(options.User, user)
 	}
-	if user == "" || strings.HasPrefix(user, "root") || strings.HasPrefix(user, "0") {
-		lines = append(
-			lines,
-			"It asks to run as root. Here it runs as the one user of its sandbox, without any right of root. Changes of "+
-				"owners and users in its start report success and have no effect; an image that needs their effect fails "+
-				"when it is tried.",
-		)
-	} else {
-		lines = append(lines, "It asks to run as user "+shorten(user, 100)+
-			". Here it runs as the one user of its sandbox, "+
-			"who reads its files and writes its home, its volumes and /tmp.")
+	root := user == "" || strings.HasPrefix(user, "root") || strings.HasPrefix(user, "0")
+	user = cmp.Or(shorten(user, 100), "root")
+	switch {
+	case single == nil && root:
+		lines = append(lines, "It starts as root of its sandbox, which has users of its own: it may change owners of "+
+			"its own files and become other users there, without any right on this machine.")
+	case single == nil:
+		lines = append(lines, "It runs as user "+user+" of its sandbox, which has users of its own, without any right on "+
+			"this machine.")
+	case root:
+		lines = append(lines, "It asks to run as root. Here it runs as the one user of its sandbox, without any right of "+
+			"root, because "+shorten(single.Error(), 400)+". Changes of owners and users in its start report success and "+
+			"have no effect; an image that needs their effect fails when it is tried.")
+	default:
+		lines = append(lines, "It asks to run as user "+user+". Here it runs as the one user of its sandbox, who reads its "+
+			"files and writes its home, its volumes and /tmp, because "+shorten(single.Error(), 400)+".")
 	}
 	return lines
 }
@@ -340,7 +368,7 @@ func (h *Manager) Describe(ctx context.Context, r *Record) []string {
 	if err != nil {
 		return []string{"Its registry could not be asked what it is: " + shorten(err.Error(), 300) + "."}
 	}
-	lines := describeImage(im, r.Image)
+	lines := describeImage(im, r.Image, h.ownUsers(r))
 	root, err := h.trustedRoot()
 	if err != nil {
 		return append(lines, "The file of trusted roots cannot be used: "+err.Error()+".")

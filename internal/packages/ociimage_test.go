@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -23,6 +24,7 @@ import (
 
 	"gatehouse/internal/packages/pins"
 	"gatehouse/internal/sandbox/image"
+	"gatehouse/internal/sandbox/sandboxtest"
 )
 
 // imageRegistry is a registry on loopback, without TLS, in this process.
@@ -60,20 +62,44 @@ func (r imageRegistry) push(tag string, img v1.Image) (digest string) {
 	return h.String()
 }
 
+// imageServer is the program of builtServer, once it is built.
+var imageServer struct {
+	sync.Mutex
+	program []byte
+}
+
+// builtServer returns the server of images, which is built once for all tests.
+func builtServer(t *testing.T) []byte {
+	t.Helper()
+	imageServer.Lock()
+	defer imageServer.Unlock()
+	if imageServer.program != nil {
+		return imageServer.program
+	}
+	bin := filepath.Join(os.Getenv(sandboxtest.OrdinaryFiles), serverName)
+	if os.Getenv(sandboxtest.OrdinaryFiles) == "" {
+		bin = filepath.Join(t.TempDir(), serverName)
+		build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "main.go")
+		build.Dir, build.Env = "testdata/imageserver", append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	var err error
+	if imageServer.program, err = os.ReadFile(bin); err != nil {
+		t.Fatal(err)
+	}
+	return imageServer.program
+}
+
+const serverName = "imageserver"
+
 // serverImage is an image of two layers with a server, its volume, and a configuration.
 func serverImage(t *testing.T, change func(*v1.Config)) v1.Image {
 	t.Helper()
-	bin := filepath.Join(t.TempDir(), "server")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "main.go")
-	build.Dir, build.Env = "testdata/imageserver", append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	program, err := os.ReadFile(bin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	img := empty.Image
+	program := builtServer(t)
+	img := v1.Image(empty.Image)
+	var err error
 	for _, files := range []map[string][]byte{
 		{"app/server": program, "etc/passwd": []byte("root:x:0:0::/root:/bin/sh\nann:x:7:7::/:/bin/sh\n")},
 		{"state/seed": []byte("from the image")},
@@ -138,10 +164,12 @@ func TestAnImageRunsInASandbox(t *testing.T) {
 	digest := at.push("1", serverImage(t, nil))
 	secretly := filepath.Join(h.dir, "secret")
 	write(t, h.dir, map[string]string{"secret": "s"})
+	granted := realPath(t.TempDir())
 	r := Record{ID: "boxed", Source: mustSource(t, "oci:"+at.host+"/made/server:1"), Start: OnDemand,
-		Env: map[string]string{"LOOK": secretly + " /usr/bin /app/server"}}
+		Env:    map[string]string{"LOOK": secretly + " /usr/bin /app/server"},
+		Grants: Grants{Folders: []string{granted}}} // so that it runs as one user
 	expectWords(t, strings.Join(h.Describe(t.Context(), &r), " "), digest, "2 layers", "/state", "user ann",
-		"/app/server first own")
+		"/app/server first own", "one user", "granted")
 	i := h.install(r)
 	if i.Record.Digest != digest || i.Record.Pins.Digest != digest || i.Public.Version != "1" {
 		t.Errorf("got %s, %s, version %s; the registry has %s", i.Record.Digest, i.Record.Pins.Digest, i.Public.Version,
@@ -153,7 +181,9 @@ func TestAnImageRunsInASandbox(t *testing.T) {
 	}
 	expectWords(t, got, "args=[first own] dir=/app/work home=/home/user kind=image path=/app:/bin",
 		"seed=from the image", "/app/made:false:false", "/state/made:false:true", "/home/user/made:false:true",
-		"chown=true users=true same=true:true", "CapPrm=0000000000000000;", "CapEff=0000000000000000;", secretly+"=false", "/usr/bin=false", "/app/server=true")
+		"none=true",
+		"chown=true users=true same=true:true", "CapPrm=0000000000000000;", "CapEff=0000000000000000;",
+		secretly+"=false", "/usr/bin=false", "/app/server=true")
 	// What it wrote is in its data folder, and there after a restart.
 	for _, path := range []string{"made", "volumes/unnamed-state/made"} {
 		if _, err := os.Stat(filepath.Join(i.Data, path)); err != nil {

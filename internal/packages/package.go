@@ -36,6 +36,8 @@ type managedPackage struct {
 
 	health health
 
+	owners sync.Mutex // held while the owners of the files in the data folder change; taken before mu
+
 	shared  *instance // the one whose listing is offered; never nil
 	pool    map[instanceKey][]*instance
 	changed chan struct{} // closed when calls or instances have changed
@@ -76,7 +78,9 @@ func (h *Manager) newPackage(r Record) *managedPackage {
 
 func (p *managedPackage) folder() string { return p.manager.folder(p.id) }
 
-func (p *managedPackage) data() string { return filepath.Join(p.folder(), "data") }
+func (p *managedPackage) data() string { return filepath.Join(p.folder(), dataFolder) }
+
+const dataFolder = "data" // in the folder of a package
 
 // public returns the public state; p.mu is held.
 func (p *managedPackage) public() *Public {

@@ -47,6 +47,34 @@ type Spec struct {
 	// KeepOwners has calls that change the owner of a file, or the user of a process, report success and do nothing.
 	// Without it they fail, because the sandbox has one user. Only the driver namespaces implements it.
 	KeepOwners bool
+	// Users gives the sandbox users of its own instead of one, so that such calls have their effect. It excludes
+	// KeepOwners. Only a driver that is a UserRanges implements it.
+	Users *Users
+}
+
+// UserIDs is how many user ids, and group ids, a sandbox with Spec.Users has. They begin with 0.
+const UserIDs = 1 << 16
+
+// Users are the ids with which a program starts in a sandbox that has users of its own. User 0 may change the owners
+// of files and become any other user, as the root of a container may, and has no other capability.
+type Users struct {
+	UID, GID uint32   // below UserIDs
+	Groups   []uint32 // further groups
+}
+
+// UserRanges is implemented by a Driver that can make sandboxes with Spec.Users.
+type UserRanges interface {
+	// UserRange returns nil if it can, and otherwise why not and what to do about it.
+	UserRange() error
+}
+
+// OwnedFiles is implemented by a sandbox with Spec.Users. What it, Files and Archive do there is done with all rights
+// in the sandbox, and an archive contains the owners of files.
+type OwnedFiles interface {
+	// Chown gives what is at or below a path to a user: what belongs to user 0 or, with all, everything.
+	Chown(ctx context.Context, path string, uid, gid uint32, all bool) error
+	// TreeSize returns the bytes of the regular files below a folder.
+	TreeSize(ctx context.Context, path string) (int64, error)
 }
 
 // Image is a root file system, unpacked into a folder of the host. It is mounted read-only.
@@ -72,6 +100,9 @@ type Mount struct {
 	// Write lets the code write. What it creates belongs, on the host, to the owner of From.
 	Write  bool
 	Device bool // From is a device that the code may open
+	// Owned says that the files may belong to any user of a sandbox with Spec.Users. On the host they belong to the
+	// user of this process (user 0) and to ids that the host has for this.
+	Owned bool
 }
 
 // Route has every address lead to the host, except those of the loopback interface. See package egress.

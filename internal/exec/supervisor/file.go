@@ -4,8 +4,6 @@ package supervisor
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"debug/elf"
 	"fmt"
 	"io"
 	"os"
@@ -106,50 +104,40 @@ func (s *supervisor) readContent(f *file) error {
 		if k.Size != f.size || k.ID == f.id || !k.Denied && !multiCall[path.Base(k.Path)] {
 			continue
 		}
-		mine, err := s.hash(f.id, f.path)
-		if err != nil {
-			return err
-		}
-		if theirs, err := s.hash(k.ID, k.Path); err == nil && mine == theirs {
+		if sameContent(r, k.Path) {
 			f.copies = append(f.copies, k.Path)
 		}
 	}
 	return nil
 }
 
-// hash returns the hash of a file's content.
-func (s *supervisor) hash(id identity, name string) (sum [32]byte, err error) {
-	if sum, ok := s.hashes[id]; ok {
-		return sum, nil
-	}
-	r, err := os.Open(name)
+// sameContent reports whether a file has the same content as an open one.
+func sameContent(r io.ReaderAt, name string) bool {
+	other, err := os.Open(name)
 	if err != nil {
-		return sum, err
+		return false
 	}
-	defer r.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, r); err != nil {
-		return sum, err
+	defer other.Close()
+	a, b := make([]byte, compareBytes), make([]byte, compareBytes)
+	for at := int64(0); ; at += compareBytes {
+		n, err := r.ReadAt(a, at)
+		m, err2 := other.ReadAt(b, at)
+		if !bytes.Equal(a[:n], b[:m]) || (err == nil) != (err2 == nil) {
+			return false
+		}
+		if err != nil {
+			return err == io.EOF && err2 == io.EOF
+		}
 	}
-	h.Sum(sum[:0])
-	s.hashes[id] = sum
-	return sum, nil
 }
+
+const compareBytes = 64 << 10
 
 // isLoader reports whether a file is a library that is started as a program, as the loader of dynamic programs is:
 // it names no loader of its own, and does not say that it is a program.
 func isLoader(r io.ReaderAt) bool {
-	f, err := elf.NewFile(r)
-	if err != nil || f.Type != elf.ET_DYN {
-		return false
-	}
-	for _, p := range f.Progs {
-		if p.Type == elf.PT_INTERP {
-			return false
-		}
-	}
-	flags, err := f.DynValue(elf.DT_FLAGS_1)
-	return err != nil || len(flags) == 0 || flags[0]&uint64(elf.DF_1_PIE) == 0
+	e, ok := readELF(r)
+	return ok && e.shared && !e.interp && !e.pie
 }
 
 // interpreter returns the program that the kernel loads for a script, and its argument; "" if the file is none.

@@ -63,7 +63,6 @@ type supervisor struct {
 	usage  unix.Rusage // of the first process
 
 	files     map[string]*file // by path and identity
-	hashes    map[identity][32]byte
 	processes map[int]process
 
 	buf     []byte  // for what is read of a process
@@ -112,7 +111,7 @@ const unprivileged = -1
 
 func newSupervisor(p plan, start Start) *supervisor {
 	s := &supervisor{
-		plan: p, start: start, user: os.Geteuid(), files: map[string]*file{}, hashes: map[identity][32]byte{},
+		plan: p, start: start, user: os.Geteuid(), files: map[string]*file{},
 		processes: map[int]process{}, buf: make([]byte, maxArgBytes),
 	}
 	s.out = bufio.NewWriterSize(start.Report, 2*flushBytes)

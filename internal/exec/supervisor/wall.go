@@ -3,7 +3,6 @@
 package supervisor
 
 import (
-	"debug/elf"
 	"os"
 	"path"
 	"path/filepath"
@@ -75,18 +74,9 @@ func loaderOf(name string) string {
 		return ""
 	}
 	defer r.Close()
-	f, err := elf.NewFile(r)
-	if err != nil {
+	e, ok := readELF(r)
+	if !ok || e.loader == "" {
 		return ""
 	}
-	for _, part := range f.Progs {
-		if part.Type != elf.PT_INTERP || part.Filesz > 4096 {
-			continue
-		}
-		b := make([]byte, part.Filesz)
-		if _, err := part.ReadAt(b, 0); err == nil {
-			return filepath.Clean(strings.TrimRight(string(b), "\x00"))
-		}
-	}
-	return ""
+	return filepath.Clean(strings.TrimRight(e.loader, "\x00"))
 }

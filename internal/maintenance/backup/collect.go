@@ -24,8 +24,11 @@ type Folders struct {
 	Data, Config, State string // "" leaves one out, but never Data
 	// KeyFile holds the key of the secrets; "" means a file in Config.
 	KeyFile string
-	// Not are folders inside those that are left out.
-	Not []string
+	// Not are folders inside those that are left out, and NotNow returns further ones when it is called; it may be nil.
+	Not    []string
+	NotNow func() []string
+	// Remove removes a folder, of whose files some may belong to other users; nil if there are no such files.
+	Remove func(path string) error
 	// Pack makes regular files of what is in a folder that is left out, in the folder to, and returns them by the paths in
 	// Data at which a restore puts them. What cannot be packed is logged. nil if there is nothing of the kind.
 	Pack func(ctx context.Context, to string, log *slog.Logger) (map[string]string, error)
@@ -296,7 +299,11 @@ func walk(root string, all Folders, companions bool, f func(rel string, info fs.
 // left out.
 func (f Folders) apart(root string) func(fs.FileInfo) bool {
 	var not []fs.FileInfo
-	for _, p := range append([]string{f.Data, f.Config, f.State}, f.Not...) {
+	left := append([]string{f.Data, f.Config, f.State}, f.Not...)
+	if f.NotNow != nil {
+		left = append(left, f.NotNow()...)
+	}
+	for _, p := range left {
 		if p == "" || filepath.Clean(p) == filepath.Clean(root) {
 			continue
 		}
@@ -312,6 +319,15 @@ func (f Folders) apart(root string) func(fs.FileInfo) bool {
 		}
 		return false
 	}
+}
+
+// removeAll removes a folder and what is in it.
+func (f Folders) removeAll(path string) error {
+	err := os.RemoveAll(path)
+	if errors.Is(err, fs.ErrPermission) && f.Remove != nil {
+		return f.Remove(path)
+	}
+	return err
 }
 
 // ours reports whether a path belongs to this package.

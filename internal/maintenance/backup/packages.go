@@ -103,7 +103,7 @@ func (o *order) putPackagesAside(f Folders, rename renaming) error {
 	saved := filepath.Join(f.Data, savedFolder)
 	begun := filepath.Join(f.Data, stagedFolder, "aside")
 	if _, err := os.Stat(begun); errors.Is(err, fs.ErrNotExist) {
-		if err := os.RemoveAll(saved); err != nil {
+		if err := f.removeAll(saved); err != nil {
 			return err
 		}
 		if err := atomicfile.Write(begun, nil); err != nil {

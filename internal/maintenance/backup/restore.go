@@ -333,7 +333,7 @@ func putAside(f Folders, rename renaming) error {
 		saved := filepath.Join(n.path, savedFolder)
 		begun := filepath.Join(n.path, stagedFolder, "aside")
 		if _, err := os.Stat(begun); errors.Is(err, fs.ErrNotExist) {
-			if err := os.RemoveAll(saved); err != nil {
+			if err := f.removeAll(saved); err != nil {
 				return err
 			}
 			if err := atomicfile.Write(begun, nil); err != nil {

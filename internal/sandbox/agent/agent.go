@@ -43,6 +43,8 @@ func Main(supervise Supervise) {
 	switch os.Args[0] {
 	case launcherName:
 		run = func() error { return runLauncher(supervise) }
+	case userName:
+		run = becomeProgram
 	case initName:
 		run = bootGuest
 	case guestName:
@@ -58,6 +60,16 @@ func Main(supervise Supervise) {
 func serveAgent() error {
 	if len(os.Args) == 2 && os.Args[1] == stdioName {
 		return serveOn(standardStreams(), nil)
+	}
+	if len(os.Args) == 3 {
+		switch os.Args[2] {
+		case WaitForMap:
+			return waitForMap()
+		case mappedName: // with its capabilities it lost what the host had set; this runs on the first thread
+			if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+				return sysErr("prctl", "PR_SET_PDEATHSIG", err)
+			}
+		}
 	}
 	if err := closeInherited(); err != nil {
 		return err
@@ -106,8 +118,8 @@ func serveOn(channel io.ReadWriter, again func() (io.ReadWriter, error)) error {
 // closeInherited closes every file that the host did not pass on purpose, for instance those that the host
 // itself inherited and does not know of. The argument of the process is the number of the first such file.
 func closeInherited() error {
-	if len(os.Args) != 2 {
-		return errors.New("the agent requires one argument; it is started by the host, not by hand")
+	if len(os.Args) < 2 {
+		return errors.New("the agent requires an argument; it is started by the host, not by hand")
 	}
 	first, err := strconv.ParseUint(os.Args[1], 10, 16)
 	if err != nil || first <= imageFD {

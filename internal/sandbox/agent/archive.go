@@ -101,6 +101,13 @@ func (p packer) packEntry(dir int, base, name string, depth int) error {
 		return err
 	}
 	h := &tar.Header{Name: name, Mode: int64(i.Mode & 0o777), ModTime: i.Modified}
+	if p.server.currentPlan().Range {
+		var st unix.Stat_t
+		if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+		h.Uid, h.Gid, h.Mode = int(st.Uid), int(st.Gid), int64(i.Mode&ownedMode)
+	}
 	switch i.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
 		h.Typeflag, h.Linkname = tar.TypeSymlink, i.Link
@@ -121,6 +128,9 @@ func (p packer) packEntry(dir int, base, name string, depth int) error {
 	}
 	return nil
 }
+
+// ownedMode are the permissions of files whose owners are packed as well. None of them changes the user of a program.
+const ownedMode = 0o1777
 
 // packFile packs as many bytes as the file has when it is opened. If the file shrinks meanwhile, the rest is
 // zeros, because the header with the size has been sent.
@@ -163,7 +173,7 @@ func (r *request) unpackFolder(folder string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	u := unpacker{r, fd}
+	u := unpacker{request: r, root: fd, owners: r.server.currentPlan().Range}
 	from := tar.NewReader(&stdinReader{r: r})
 	for {
 		h, err := from.Next()
@@ -210,7 +220,8 @@ func (s *stdinReader) Read(b []byte) (int, error) {
 
 type unpacker struct {
 	*request
-	root int
+	root   int
+	owners bool // what is unpacked gets the owners in the tar
 }
 
 // unpackEntry creates what a header describes. It never follows symbolic links, so that nothing is created
@@ -246,6 +257,18 @@ func (u unpacker) unpackEntry(h *tar.Header, from io.Reader) error {
 	}
 	defer unix.Close(dir)
 	base := path.Base(name)
+	if err := u.makeEntry(dir, base, h, from); err != nil || !u.owners {
+		return err
+	}
+	if err := unix.Fchownat(dir, base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil ||
+		h.Typeflag == tar.TypeSymlink {
+		return err
+	}
+	return unix.Fchmodat(dir, base, uint32(h.Mode)&ownedMode, 0)
+}
+
+// makeEntry creates an entry in its folder.
+func (u unpacker) makeEntry(dir int, base string, h *tar.Header, from io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
 		return makeFolder(dir, base, uint32(h.Mode))

@@ -32,7 +32,7 @@ func limitCounts(p agentprotocol.Plan) error {
 	parts := 16
 	if owner, err := namespaceOwner(); err != nil {
 		return err
-	} else if !p.SingleUser && owner == 0 {
+	} else if !p.SingleUser && !p.Range && owner == 0 {
 		parts = 2
 	}
 	for _, c := range userCounts {

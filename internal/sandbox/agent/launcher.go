@@ -106,10 +106,16 @@ func runToExit(channel *os.File, supervise Supervise) (agentprotocol.ExitStatus,
 	if err := setLimits(plan); err != nil {
 		return agentprotocol.ExitStatus{}, err
 	}
-	if program.Lists != "" {
+	start := startConfined
+	switch {
+	case plan.Range && program.Lists != "":
+		return agentprotocol.ExitStatus{}, errors.New("a sandbox with users of its own has no lists of programs")
+	case plan.Range:
+		start = startUser
+	case program.Lists != "":
 		return runSupervised(channel, plan, program, supervise)
 	}
-	pid, err := startConfined(plan, program)
+	pid, err := start(plan, program)
 	if err != nil {
 		return agentprotocol.ExitStatus{}, err
 	}
@@ -253,14 +259,8 @@ func startConfined(plan agentprotocol.Plan, program agentprotocol.Program) (pid 
 // confineThread gives up the thread's privileges. The order matters: each step needs what the next ones take
 // away. executable are the only programs that can be started, see landlock.Restrict.
 func confineThread(plan agentprotocol.Plan, executable []string) error {
-	for c := range 64 {
-		err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0)
-		if errors.Is(err, unix.EINVAL) {
-			break // the kernel has no further capabilities
-		}
-		if err != nil {
-			return sysErr("prctl", "PR_CAPBSET_DROP", err)
-		}
+	if err := dropBounding(0); err != nil {
+		return err
 	}
 	if plan.SingleUser {
 		// User 0 in the sandbox must not give the program any capability.
@@ -293,7 +293,7 @@ func confineThread(plan agentprotocol.Plan, executable []string) error {
 				return sysErr("setgroups", "none", errno)
 			}
 		}
-		filter = seccomp.KeepOwners(filter, uint32(plan.UID), uint32(plan.GID))
+		return keepOwners(filter, uint32(plan.UID), uint32(plan.GID))
 	}
 	return seccomp.Install(filter)
 }

@@ -107,7 +107,7 @@ func openTrees(trees []agentprotocol.Tree) ([]int, error) {
 	for i, t := range trees {
 		fds[i] = int(t.FD)
 		if t.FD == 0 {
-			fd, err := OpenTree(t.From)
+			fd, err := OpenTree(t.From, -1)
 			if err != nil {
 				return nil, err
 			}
@@ -118,13 +118,17 @@ func openTrees(trees []agentprotocol.Tree) ([]int, error) {
 }
 
 // OpenTree opens a detached, read-only copy of a mount of the host with everything mounted below it. The agent
-// uses it, and a host that has the permission to mount.
-func OpenTree(from string) (int, error) {
+// uses it, and a host that has the permission to mount. users is as in OpenMount.
+func OpenTree(from string, users int) (int, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, from, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
 		return -1, sysErr("open_tree", from, err)
 	}
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if users >= 0 {
+		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		attr.Userns_fd = uint64(users)
+	}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
 		unix.Close(fd)
 		return -1, sysErr("mount_setattr", from, err)

@@ -16,6 +16,7 @@ type Plan struct {
 	DieWithParent  bool  // the agent is killed when the process that started it ends, even while it is stopped
 	Strict         bool  // the code may make only the system calls of the strict filter
 	KeepOwners     bool  // see sandbox.Spec
+	Range          bool  // see sandbox.Users; UID and GID are those with which programs start
 	SingleUser     bool  // the agent cannot change its user, so the code runs as the agent's
 	DiskBytes      int64 // most bytes of all writable file systems together
 	DiskFiles      int64 // most files and folders on them
@@ -35,6 +36,7 @@ type Plan struct {
 	Mounts      []Mount    // in their order, above everything else
 	Route       bool       // every address leads to the loopback interface, and Ports are listened on
 	Ports       []int64    // TCP ports of every address that the host accepts connections at
+	Groups      []int64    // further groups of programs, if Range is set
 }
 
 // TextFile is a path in the sandbox and the content of the file there.
@@ -70,6 +72,7 @@ func (p Plan) Body() []byte {
 	w.flag(p.DieWithParent)
 	w.flag(p.Strict)
 	w.flag(p.KeepOwners)
+	w.flag(p.Range)
 	w.texts(p.Env)
 	w.writeNumber(int64(len(p.Trees)))
 	for _, t := range p.Trees {
@@ -93,9 +96,11 @@ func (p Plan) Body() []byte {
 		w.flag(m.Device)
 	}
 	w.flag(p.Route)
-	w.writeNumber(int64(len(p.Ports)))
-	for _, port := range p.Ports {
-		w.writeNumber(port)
+	for _, l := range [][]int64{p.Ports, p.Groups} {
+		w.writeNumber(int64(len(l)))
+		for _, n := range l {
+			w.writeNumber(n)
+		}
 	}
 	return w.b
 }
@@ -116,6 +121,7 @@ func ParsePlan(body []byte) (p Plan, err error) {
 	p.DieWithParent = r.flag()
 	p.Strict = r.flag()
 	p.KeepOwners = r.flag()
+	p.Range = r.flag()
 	p.Env = r.texts()
 	for n := r.readNumber(); n > 0 && !r.broken; n-- {
 		p.Trees = append(p.Trees, Tree{FD: r.readNumber(), From: r.readText(), To: r.readText()})
@@ -131,8 +137,10 @@ func ParsePlan(body []byte) (p Plan, err error) {
 		})
 	}
 	p.Route = r.flag()
-	for n := r.readNumber(); n > 0 && !r.broken; n-- {
-		p.Ports = append(p.Ports, r.readNumber())
+	for _, l := range []*[]int64{&p.Ports, &p.Groups} {
+		for n := r.readNumber(); n > 0 && !r.broken; n-- {
+			*l = append(*l, r.readNumber())
+		}
 	}
 	return p, r.finishReading("a plan")
 }
@@ -260,6 +268,10 @@ const (
 	DiskUsage                  // answered by an Entry with the bytes in use on the writable file systems as its size
 	// answered by an Entry for each counter of the agent's own control group, with the value as its size
 	GroupUsage
+	// what belongs to user 0 (with All, everything) at or below Path is given to user Offset and group Length;
+	// answered by Exit alone
+	ChownTree
+	TreeSize // answered by an Entry with the bytes of the files below Path as its size
 	afterOps
 )
 
@@ -268,6 +280,7 @@ type FileRequest struct {
 	Op          Op
 	Path, Other string // Other is the new path of RenamePath; for ListFolder, entries start after this name
 	// of ReadFile; a Length of 0 or less means up to the end. For ListFolder, Length is the most entries
+	// and for ChownTree see there
 	Offset, Length int64
 	Mode           int64 // permissions of a new file
 	Append         bool  // of StoreFile

@@ -201,7 +201,7 @@ func (c *cache) fillImage(
 		return n, err
 	}
 	defer root.Close()
-	u, err := unpack(ctx, root, what.layers, most, came)
+	u, err := unpack(ctx, root, what.layers, most, false, came)
 	if err != nil {
 		return n, err
 	}

@@ -73,6 +73,9 @@ type Pulled struct {
 	Layers []string `json:"layers"` // digests, as stored in the registry
 	Bytes  int64    `json:"bytes"`  // of the layers, as stored in the registry
 	Config Config   `json:"config"`
+	// Owners are those of the files in volumes that do not belong to root, as UID:GID, by path. Files below have the
+	// same owner if they have none of their own.
+	Owners map[string]string `json:"owners,omitempty"`
 }
 
 // PulledFile is the file beside root, in the folder of Pull, that describes the image.
@@ -153,13 +156,15 @@ func Pull(
 		return p, fmt.Errorf("image %s: %w", r, err)
 	}
 	var done int64
-	if err := what.unpackInto(ctx, filepath.Join(into, "root"), limits.Limits, func(n int) {
+	owners, err := what.unpackInto(ctx, filepath.Join(into, "root"), limits.Limits, func(n int) {
 		done += int64(n)
 		progress(done, what.size())
-	}); err != nil {
+	})
+	if err != nil {
 		return p, fmt.Errorf("image %s: %w", r, scrub(err))
 	}
 	p = what.describe()
+	p.Owners = owners
 	text, err := json.Marshal(p)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(into, PulledFile), text, 0o600)
@@ -167,19 +172,21 @@ func Pull(
 	return p, err
 }
 
-// unpackInto unpacks the layers, and makes the folders that the configuration names.
-func (f *found) unpackInto(ctx context.Context, top string, most Limits, came func(int)) error {
+// unpackInto unpacks the layers, and makes the folders that the configuration names. It returns the owners in volumes.
+func (f *found) unpackInto(
+	ctx context.Context, top string, most Limits, came func(int),
+) (owners map[string]string, err error) {
 	if err := os.MkdirAll(top, 0o700); err != nil {
-		return err
+		return nil, err
 	}
 	root, err := os.OpenRoot(top)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer root.Close()
-	u, err := unpack(ctx, root, f.layers, most, came)
+	u, err := unpack(ctx, root, f.layers, most, true, came)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer u.closeFolder()
 	for _, dir := range append([]string{f.config.Dir}, f.config.Volumes...) {
@@ -188,10 +195,10 @@ func (f *found) unpackInto(ctx context.Context, top string, most Limits, came fu
 			_, err = u.resolve(parts, true)
 		}
 		if err != nil {
-			return fmt.Errorf("the folder %.200q of the configuration: %w", dir, err)
+			return nil, fmt.Errorf("the folder %.200q of the configuration: %w", dir, err)
 		}
 	}
-	return nil
+	return volumeOwners(u.owners, f.config.Volumes)
 }
 
 // ReadPulled returns the image that Pull unpacked into a folder.

@@ -18,11 +18,18 @@ type unpacker struct {
 	tree
 	streamed int64     // unpacked bytes of all layers so far
 	came     func(int) // called with the number of stored bytes read
+
+	// ofPackage says that the image is a package's: what does not belong to root is unpacked so that others may do
+	// what its owner may, because an image that its registry has holds nothing secret.
+	ofPackage bool
+	owners    map[string]string // UID:GID of what does not belong to root, by resolved path
 }
 
 // unpack applies the layers of an image in an empty folder.
-func unpack(ctx context.Context, root *os.Root, layers []layer, most Limits, came func(int)) (*unpacker, error) {
-	u := &unpacker{tree: tree{root: root, most: most}, came: came}
+func unpack(
+	ctx context.Context, root *os.Root, layers []layer, most Limits, ofPackage bool, came func(int),
+) (*unpacker, error) {
+	u := &unpacker{tree: tree{root: root, most: most}, came: came, ofPackage: ofPackage}
 	defer u.closeFolder()
 	for i, l := range layers {
 		if err := u.layer(ctx, l); err != nil {
@@ -152,7 +159,7 @@ func (u *unpacker) writeEntry(ctx context.Context, e entry, dir *os.Root, r io.R
 	case tar.TypeDir:
 		err = u.putFolder(e, dir, there)
 	case tar.TypeReg, tar.TypeGNUSparse, '7': // 7 is a contiguous file
-		err = putFile(ctx, e, dir, r)
+		err = u.putFile(ctx, e, dir, r)
 	case tar.TypeSymlink:
 		err = putLink(e, dir)
 	case tar.TypeLink:
@@ -166,7 +173,23 @@ func (u *unpacker) writeEntry(ctx context.Context, e entry, dir *os.Root, r io.R
 		return err
 	}
 	u.markMade(e.is)
+	delete(u.owners, e.is)
+	if e.Uid|e.Gid != 0 && e.Uid|e.Gid < 1<<16 {
+		if u.owners == nil {
+			u.owners = map[string]string{}
+		}
+		u.owners[e.is] = fmt.Sprintf("%d:%d", e.Uid, e.Gid)
+	}
 	return nil
+}
+
+// mode returns the permissions of an entry.
+func (u *unpacker) mode(e entry) fs.FileMode {
+	mode := e.FileInfo().Mode().Perm()
+	if u.ofPackage && e.Uid != 0 {
+		mode |= mode >> 6 & 0o7
+	}
+	return mode
 }
 
 func (u *unpacker) putFolder(e entry, dir *os.Root, there fs.FileInfo) error {
@@ -175,16 +198,16 @@ func (u *unpacker) putFolder(e entry, dir *os.Root, there fs.FileInfo) error {
 			return err
 		}
 	}
-	return dir.Chmod(e.base, othersMode(fs.ModeDir|e.FileInfo().Mode().Perm()))
+	return dir.Chmod(e.base, othersMode(fs.ModeDir|u.mode(e)))
 }
 
-func putFile(ctx context.Context, e entry, dir *os.Root, r io.Reader) error {
+func (u *unpacker) putFile(ctx context.Context, e entry, dir *os.Root, r io.Reader) error {
 	f, err := dir.OpenFile(e.base, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(f, untilDone{ctx, r})
-	err = errors.Join(err, f.Chmod(othersMode(e.FileInfo().Mode().Perm())), f.Close())
+	err = errors.Join(err, f.Chmod(othersMode(u.mode(e))), f.Close())
 	if err != nil {
 		return err
 	}

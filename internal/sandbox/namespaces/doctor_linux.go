@@ -38,7 +38,7 @@ func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 		}
 		findings = append(findings, f)
 	}
-	findings = append(findings, d.pauseFinding(), d.usersFinding(), landlockFinding())
+	findings = append(findings, d.pauseFinding(), d.usersFinding(), d.rangeFinding(), landlockFinding())
 	for _, program := range []string{"python3", "node", "bash"} {
 		findings = append(findings, interpreterFinding(program))
 	}
@@ -78,6 +78,15 @@ func (d *Driver) usersFinding() sandbox.Finding {
 		Remedy: "run as root; otherwise the code in a sandbox has the id of this process and is confined by " +
 			"namespaces and filters alone",
 	}
+}
+
+// rangeFinding says whether images can have users of their own.
+func (d *Driver) rangeFinding() sandbox.Finding {
+	f := sandbox.Finding{Name: "users of their own for images that need several", OK: true, Detail: "65,536 ids each"}
+	if err := d.UserRange(); err != nil {
+		f.OK, f.Detail, f.Remedy = false, "packages of images run as one user each", err.Error()
+	}
+	return f
 }
 
 func landlockFinding() sandbox.Finding {

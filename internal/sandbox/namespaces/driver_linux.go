@@ -74,6 +74,12 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 	return b, nil
 }
 
+// UserRange implements sandbox.UserRanges.
+func (d *Driver) UserRange() error {
+	_, err := d.users.KeptRange()
+	return err
+}
+
 // Close closes every sandbox.
 func (d *Driver) Close() error {
 	d.instances.CloseAll()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"gatehouse/internal/sandbox"
@@ -28,6 +29,8 @@ type instance struct {
 	*rootfs.Freezer
 	driver   *Driver
 	slot     int
+	ranged   bool         // it has users of its own
+	kept     rootfs.Range // their ids on the host
 	group    *cgroup.Group
 	agent    *os.Process
 	closed   func() error
@@ -47,6 +50,12 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 			}
 		}
 	}()
+	if spec.Users != nil {
+		if b.kept, err = d.users.KeptRange(); err != nil {
+			return nil, fmt.Errorf("a sandbox cannot have users of its own: %w", err)
+		}
+		b.ranged = true
+	}
 	if b.slot, err = d.users.Acquire(); err != nil {
 		return nil, err
 	}
@@ -75,9 +84,9 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	b.settings.Limits, b.settings.ImageEnv, b.settings.Env, b.settings.Bounds = limits, layout.Env, spec.Env, d.bounds
-	plan, files, err := d.plan(b.settings.Plan(), spec, layout)
+	plan, files, err := d.plan(b.settings.Plan(), spec, layout, b)
 	if err == nil {
-		files, err = d.addMounts(&plan, files, spec.Mounts, b.slot)
+		files, err = d.addMounts(&plan, files, spec.Mounts, b)
 	}
 	if spec.Route != nil {
 		routePlan(&plan, spec.Route)
@@ -95,6 +104,14 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	undo = append(undo, func() { b.killInit() })
+	if b.waitsForMap() {
+		if err = b.kept.Write(b.agent.Pid); err != nil {
+			return nil, err
+		}
+		if _, err = ours.Write([]byte{0}); err != nil {
+			return nil, fmt.Errorf("write(the agent): %w", err)
+		}
+	}
 	b.Client = agentclient.New(ours, limits, b.group.OOMKills)
 	undo = append(undo, func() { b.Client.Close() })
 	b.Freezer = rootfs.NewFreezer(b.Client, b.group)
@@ -145,6 +162,11 @@ func socketPair() (ours, theirs *os.File, err error) {
 // thread exits.
 func (b *instance) startInit(channel *os.File, files []*os.File) error {
 	attr := attributes(b.driver.users, b.slot)
+	argv := []string{"agent", strconv.Itoa(firstTree + len(files))}
+	if b.waitsForMap() {
+		attr.UidMappings, attr.GidMappings, attr.GidMappingsEnableSetgroups, attr.Credential = nil, nil, false, nil
+		argv = append(argv, agent.WaitForMap)
+	}
 	born, err := b.group.OpenV2()
 	if err != nil {
 		return err
@@ -163,7 +185,7 @@ func (b *instance) startInit(channel *os.File, files []*os.File) error {
 	defer null.Close()
 	err = b.driver.users.AsOwner(b.slot, func() (err error) {
 		b.agent, err = os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", imageFD),
-			[]string{"agent", strconv.Itoa(firstTree + len(files))}, &os.ProcAttr{
+			argv, &os.ProcAttr{
 				Env:   []string{"GOMAXPROCS=1"}, // it mostly waits, so a second processor would only cost wake-ups
 				Files: append([]*os.File{null, null, null, channel, b.driver.image}, files...),
 				Sys:   attr,
@@ -172,6 +194,10 @@ func (b *instance) startInit(channel *os.File, files []*os.File) error {
 	})
 	return errors.Join(err, b.group.Leave())
 }
+
+// waitsForMap reports whether the map of the agent's users is written when it has been started, because this process
+// may not write it itself.
+func (b *instance) waitsForMap() bool { return b.ranged && b.driver.users.Single }
 
 // startError adds to a failed start of an agent which system calls it consists of.
 func startError(err error) error {
@@ -218,6 +244,8 @@ func (b *instance) end() error {
 	return err
 }
 
+var _ [sandbox.UserIDs]struct{} = [agent.UserIDs]struct{}{}
+
 // File descriptors of the agent, after the standard ones and the channel: its own executable, whose number
 // nothing else may get while it is being started, and the first tree.
 const (
@@ -227,16 +255,38 @@ const (
 
 // plan completes the plan of a sandbox. files are trees that the agent could not open itself.
 func (d *Driver) plan(plan agentprotocol.Plan, spec sandbox.Spec,
-	layout rootfs.Layout) (_ agentprotocol.Plan, files []*os.File, err error) {
+	layout rootfs.Layout, b *instance) (_ agentprotocol.Plan, files []*os.File, err error) {
 	plan.Hostname, plan.SingleUser, plan.Files, plan.Links = "sandbox", d.users.Single, layout.Files, layout.Links
 	plan.Strict, plan.KeepOwners = spec.Strict, spec.KeepOwners
 	if !d.users.Single {
 		plan.UID, plan.GID = rootfs.CodeID, rootfs.CodeID
 	}
+	if u := spec.Users; u != nil {
+		if spec.KeepOwners {
+			return plan, nil, errors.New("a sandbox with users of its own cannot keep the owners of files")
+		}
+		plan.SingleUser, plan.Range, plan.UID, plan.GID = false, true, int64(u.UID), int64(u.GID)
+		for _, g := range u.Groups {
+			plan.Groups = append(plan.Groups, int64(g))
+		}
+	}
+	images := -1
+	if spec.Image != nil && b.ranged && !d.users.Single {
+		translated, err := d.keptTranslation(b)
+		if err != nil {
+			return plan, nil, err
+		}
+		defer translated.Close()
+		images = int(translated.Fd())
+	}
 	for _, t := range layout.Trees {
 		shown := agentprotocol.Tree{From: t.From, To: t.To}
 		if !d.users.Single {
-			fd, err := agent.OpenTree(t.From)
+			users := images
+			if images >= 0 && !strings.HasPrefix(t.From, spec.Image.Root+"/") {
+				users = -1
+			}
+			fd, err := agent.OpenTree(t.From, users)
 			if err != nil {
 				return plan, files, err
 			}
@@ -270,6 +320,8 @@ func (b *instance) SetNetwork(ctx context.Context, n sandbox.Network) error {
 
 var (
 	_ sandbox.Files         = (*instance)(nil)
+	_ sandbox.OwnedFiles    = (*instance)(nil)
+	_ sandbox.UserRanges    = (*Driver)(nil)
 	_ sandbox.Archive       = (*instance)(nil)
 	_ sandbox.Dialer        = (*instance)(nil)
 	_ sandbox.Adjustable    = (*instance)(nil)

@@ -22,7 +22,7 @@ import (
 // addMounts adds the mounts of a sandbox to its plan. If it has users of its own, its code is the owner of the files:
 // the kernel translates the ids of each mount. files are those that the agent inherits.
 func (d *Driver) addMounts(
-	plan *agentprotocol.Plan, files []*os.File, mounts []sandbox.Mount, slot int,
+	plan *agentprotocol.Plan, files []*os.File, mounts []sandbox.Mount, b *instance,
 ) ([]*os.File, error) {
 	owners := map[owner]*os.File{}
 	defer func() {
@@ -36,7 +36,7 @@ func (d *Driver) addMounts(
 			shown.To = m.From
 		}
 		if m.From != "" && !d.users.Single {
-			f, err := d.openMount(m, slot, owners)
+			f, err := d.openMount(m, b, owners)
 			if err != nil {
 				return files, err
 			}
@@ -51,7 +51,10 @@ func (d *Driver) addMounts(
 // owner is who owns a folder of the host.
 type owner struct{ uid, gid uint32 }
 
-func (d *Driver) openMount(m sandbox.Mount, slot int, owners map[owner]*os.File) (*os.File, error) {
+// anyOwner stands for the owners of a mount that is Owned.
+var anyOwner = owner{^uint32(0), ^uint32(0)}
+
+func (d *Driver) openMount(m sandbox.Mount, b *instance, owners map[owner]*os.File) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(m.From, &st); err != nil {
 		return nil, fmt.Errorf("lstat(%s): %w", m.From, err)
@@ -61,8 +64,11 @@ func (d *Driver) openMount(m sandbox.Mount, slot int, owners map[owner]*os.File)
 		return os.NewFile(uintptr(fd), m.From), err
 	}
 	of := owner{st.Uid, st.Gid}
+	if m.Owned && b.ranged {
+		of = anyOwner
+	}
 	if owners[of] == nil {
-		f, err := d.translation(of, slot)
+		f, err := d.translate(of, b)
 		if err != nil {
 			return nil, err
 		}
@@ -79,17 +85,36 @@ func (d *Driver) openMount(m sandbox.Mount, slot int, owners map[owner]*os.File)
 	return os.NewFile(uintptr(fd), m.From), nil
 }
 
-// translation returns a user namespace that translates the ids of one owner to those of the code in a slot. The kernel
-// takes such maps from user namespaces only, so that a process is started in one, and killed before it runs anything.
-func (d *Driver) translation(of owner, slot int) (*os.File, error) {
-	uid, gid, _ := d.users.Range(slot)
+func (d *Driver) translate(of owner, b *instance) (*os.File, error) {
+	if of == anyOwner {
+		return d.keptTranslation(b)
+	}
+	uid, gid, _ := d.users.Range(b.slot)
+	return d.translation(
+		[]syscall.SysProcIDMap{{ContainerID: int(of.uid), HostID: uid + rootfs.CodeID, Size: 1}},
+		[]syscall.SysProcIDMap{{ContainerID: int(of.gid), HostID: gid + rootfs.CodeID, Size: 1}})
+}
+
+// keptTranslation is translation for files that may belong to any user of a sandbox.
+func (d *Driver) keptTranslation(b *instance) (*os.File, error) {
+	uid, gid, size := d.users.Range(b.slot)
+	return d.translation(
+		[]syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: uid, Size: 1},
+			{ContainerID: b.kept.UID, HostID: uid + 1, Size: size - 1}},
+		[]syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: gid, Size: 1},
+			{ContainerID: b.kept.GID, HostID: gid + 1, Size: size - 1}})
+}
+
+// translation returns a user namespace that translates ids of files to those of a sandbox. The kernel takes such maps
+// from user namespaces only, so that a process is started in one, and killed before it runs anything.
+func (d *Driver) translation(uids, gids []syscall.SysProcIDMap) (*os.File, error) {
 	runtime.LockOSThread() // that traces the process
 	defer runtime.UnlockOSThread()
 	p, err := os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", d.image.Fd()), []string{"agent"}, &os.ProcAttr{
 		Sys: &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER,
-			UidMappings: []syscall.SysProcIDMap{{ContainerID: int(of.uid), HostID: uid + rootfs.CodeID, Size: 1}},
-			GidMappings: []syscall.SysProcIDMap{{ContainerID: int(of.gid), HostID: gid + rootfs.CodeID, Size: 1}},
+			UidMappings: uids,
+			GidMappings: gids,
 			Ptrace:      true,
 			Pdeathsig:   syscall.SIGKILL,
 		},

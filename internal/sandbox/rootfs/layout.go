@@ -38,7 +38,7 @@ func Of(spec sandbox.Spec) (Layout, error) {
 		layout.Trees, layout.Links = System()
 	} else {
 		var err error
-		if layout, err = ofImage(*spec.Image); err != nil {
+		if layout, err = ofImage(*spec.Image, spec.Users != nil); err != nil {
 			return Layout{}, err
 		}
 	}
@@ -114,8 +114,8 @@ var reservedVariables = []string{"HOME", "USER", "LOGNAME", "PWD", "HOSTNAME"}
 
 // ofImage returns the layout of an image. The image's dev, proc, sys, tmp, run, home/user and var/tmp are
 // hidden; in etc the host's names of the machine replace the image's, and the lists of users and groups start
-// with the sandbox's own.
-func ofImage(im sandbox.Image) (Layout, error) {
+// with the sandbox's own, unless it has the users of the image.
+func ofImage(im sandbox.Image, users bool) (Layout, error) {
 	if !filepath.IsAbs(im.Root) {
 		return Layout{}, fmt.Errorf("image %s: its folder is %q; expected an absolute path", im.ID, im.Root)
 	}
@@ -124,7 +124,7 @@ func ofImage(im sandbox.Image) (Layout, error) {
 		return Layout{}, fmt.Errorf("image %s: open its folder: %w", im.ID, err)
 	}
 	defer root.Close()
-	layout := Layout{Env: environmentOf(im), Files: filesWith(root)}
+	layout := Layout{Env: environmentOf(im), Files: filesWith(root, users)}
 	if err := layout.addMount(root, im.Root, "."); err != nil {
 		return Layout{}, fmt.Errorf("image %s: %w", im.ID, err)
 	}
@@ -190,13 +190,17 @@ func environmentOf(im sandbox.Image) (env []string) {
 }
 
 // filesWith returns the host's small files, merged with those of an image.
-func filesWith(root *os.Root) (all []agentprotocol.TextFile) {
+func filesWith(root *os.Root, users bool) (all []agentprotocol.TextFile) {
+	user, group := "user:x:1000:1000:user:/home/user:/bin/sh\n", "user:x:1000:\n"
+	if users {
+		user, group = "", ""
+	}
 	for _, t := range systemFiles {
 		switch t.Path {
 		case "/etc/passwd":
-			t.Content = before("user:x:1000:1000:user:/home/user:/bin/sh\n", root, t)
+			t.Content = before(user, root, t)
 		case "/etc/group":
-			t.Content = before("user:x:1000:\n", root, t)
+			t.Content = before(group, root, t)
 		case "/etc/nsswitch.conf":
 			if _, err := root.Lstat(t.Path[1:]); !errors.Is(err, fs.ErrNotExist) {
 				continue

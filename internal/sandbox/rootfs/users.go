@@ -14,7 +14,7 @@ import (
 )
 
 // The ids of sandboxes on hosts that may assign them: a range for each, above those that users, services and
-// other container engines use.
+// other container engines use, and one for the files of sandboxes with users of their own.
 const (
 	firstID = 0x70000000
 	idRange = 1 << 16
@@ -56,7 +56,7 @@ func covers(idMap string) bool {
 		}
 		first, err1 := strconv.ParseInt(f[0], 10, 64)
 		count, err2 := strconv.ParseInt(f[2], 10, 64)
-		if errors.Join(err1, err2) == nil && first <= firstID && first+count >= firstID+slots*idRange {
+		if errors.Join(err1, err2) == nil && first <= firstID && first+count >= firstID+(slots+1)*idRange {
 			return true
 		}
 	}

@@ -180,16 +180,26 @@ func sharedAnonymous() []bpf.Instruction {
 
 // KeepOwners adds rules that skip the calls which change the owner of a file, or the users and groups of a process, and
 // report success: installers and the starts of container images make them as root, and need no more than that they do
-// not fail. setuid and setgid are made for the given ids, because the launcher changes to them after it has installed
-// the filter.
-func KeepOwners(filter []bpf.Instruction, uid, gid uint32) []bpf.Instruction {
+// not fail. With report, those which change the owner of a file are reported to the listener of Listen, which answers
+// them. setuid and setgid are made for the given ids, because the launcher changes to them after it has installed the
+// filter.
+func KeepOwners(filter []bpf.Instruction, uid, gid uint32, report bool) []bpf.Instruction {
 	var kept []bpf.Instruction
-	for _, name := range []string{
-		"chown", "fchown", "fchownat", "lchown",
-		"setfsgid", "setfsuid", "setgroups", "setregid", "setresgid", "setresuid", "setreuid",
+	owners := pretendSuccess
+	if report {
+		owners = unix.SECCOMP_RET_USER_NOTIF
+	}
+	for _, c := range []struct {
+		answer uint32
+		names  []string
+	}{
+		{owners, []string{"chown", "fchown", "fchownat", "lchown"}},
+		{pretendSuccess, []string{"setfsgid", "setfsuid", "setgroups", "setregid", "setresgid", "setresuid", "setreuid"}},
 	} {
-		if nr := here.syscallNumber(name); nr != noSuchCall {
-			kept = append(kept, when(nr, bpf.RetConstant{Val: pretendSuccess})...)
+		for _, name := range c.names {
+			if nr := here.syscallNumber(name); nr != noSuchCall {
+				kept = append(kept, when(nr, bpf.RetConstant{Val: c.answer})...)
+			}
 		}
 	}
 	for nr, id := range map[uint32]uint32{unix.SYS_SETUID: uid, unix.SYS_SETGID: gid} {
@@ -201,6 +211,9 @@ func KeepOwners(filter []bpf.Instruction, uid, gid uint32) []bpf.Instruction {
 	}
 	return slices.Insert(slices.Clone(filter), prefix, kept...)
 }
+
+// IsLchown reports whether a number is that of lchown, which some architectures do not have.
+func IsLchown(nr uint32) bool { return nr == here.syscallNumber("lchown") }
 
 // Install installs the filter for the calling thread and the processes it starts, permanently. The caller has
 // locked its thread by runtime.LockOSThread; Install sets no_new_privs. The error names the system call that

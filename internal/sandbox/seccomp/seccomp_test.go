@@ -151,7 +151,7 @@ func TestTheKernelTakesTheFilter(t *testing.T) {
 // code's user.
 func TestOwnersAreKept(t *testing.T) {
 	for name, filter := range map[string][]bpf.Instruction{"default": Default(), "strict": Strict()} {
-		vm, err := bpf.NewVM(Unbacked(KeepOwners(filter, 1000, 1001)))
+		vm, err := bpf.NewVM(Unbacked(KeepOwners(filter, 1000, 1001, true)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,8 +159,8 @@ func TestOwnersAreKept(t *testing.T) {
 			want, nr uint32
 			arg      uint64
 		}{
-			{pretendSuccess, unix.SYS_FCHOWNAT, 0},
-			{pretendSuccess, unix.SYS_FCHOWN, 0},
+			{unix.SECCOMP_RET_USER_NOTIF, unix.SYS_FCHOWNAT, 0},
+			{unix.SECCOMP_RET_USER_NOTIF, unix.SYS_FCHOWN, 0},
 			{pretendSuccess, unix.SYS_SETGROUPS, 0},
 			{pretendSuccess, unix.SYS_SETRESUID, 1000},
 			{allow, unix.SYS_SETUID, 1000},
