@@ -79,6 +79,10 @@ type Caller struct {
 	// link that was shown at a terminal, and that the call came from that login directly.
 	Person bool `json:"person,omitempty"`
 
+	// Unattended says that the host knows that no person is beside the caller: its token was made for a program that
+	// runs on its own, or a provider issued its access token to a program and not to a user.
+	Unattended bool `json:"unattended,omitempty"`
+
 	Credential string    `json:"credential,omitempty"` // names what the principal was proven by; never a secret
 	Trace      string    `json:"trace,omitempty"`      // W3C traceparent
 	Can        Abilities `json:"can,omitempty"`

@@ -80,7 +80,10 @@ type Def struct {
 	// Staged means that everything that the tool changes goes through Call.Roots, or is done by programs that run in
 	// the view of the call. Such a call can be staged, see package stage.
 	Staged bool
-	Handle string // the argument that holds a handle; the call is routed to the node named in it
+	// Programs means that programs which the tool starts change folders. Such a call can be staged only on a machine that
+	// can give a program the view.
+	Programs bool
+	Handle   string // the argument that holds a handle; the call is routed to the node named in it
 	// Hosts means that the handler makes calls for its caller that count as the caller's own. It waits for its turn
 	// as every call does, and then holds no slot of any limit while it runs; its module limits how many run.
 	Hosts        bool
@@ -111,6 +114,14 @@ type LinkedOut struct {
 func Stage(tools []Tool) {
 	for i := range tools {
 		tools[i].Staged = true
+	}
+}
+
+// StagePrograms sets Staged and Programs in tools.
+func StagePrograms(tools []Tool) {
+	Stage(tools)
+	for i := range tools {
+		tools[i].Programs = true
 	}
 }
 

@@ -153,8 +153,9 @@ type App struct {
 	restored *backup.Restored // the backup that was restored when this host started; nil for none
 	readOnly bool             // the data folder could not be written when this host started
 
-	stage       *stage.Manager // nil on a host that stores nothing
-	cannotStage func() string  // why no call can be staged; "" if they can
+	stage *stage.Manager // nil on a host that stores nothing
+	// cannotStage tells why no call can be staged, with programs no call that starts some; "" if they can.
+	cannotStage func(programs bool) string
 
 	boxes    atomic.Pointer[manager.Manager] // of sandboxes; nil before there is one
 	narrower *clientroots.Narrower

@@ -67,7 +67,7 @@ const backupKey = "correct horse battery"
 // stagedTask stages a new file and the removal of another; it returns "" where nothing can be staged.
 func stagedTask(t *testing.T, a *App) (id, project string) {
 	t.Helper()
-	if a.stage == nil || a.cannotStage() != "" {
+	if a.stage == nil || a.cannotStage(true) != "" {
 		return "", ""
 	}
 	project = t.TempDir()

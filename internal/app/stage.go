@@ -32,7 +32,7 @@ func StageFolder(f config.Folders) string {
 func (a *App) openStage(context.Context) error {
 	dir := StageFolder(a.cfg.Folders)
 	if a.opts.Private || dir == "" || a.readOnly {
-		a.cannotStage = func() string { return "this host stores nothing, so it stages nothing" }
+		a.cannotStage = func(bool) string { return "this host stores nothing, so it stages nothing" }
 		return nil
 	}
 	s := a.cfg.Stage
@@ -43,8 +43,26 @@ func (a *App) openStage(context.Context) error {
 	if err := stage.Unpack(dir, a.log); err != nil {
 		a.log.Error("staged tasks of a backup cannot be unpacked", "err", err)
 	}
+	noOverlay := sync.OnceValue(func() string {
+		if s.Layer == config.LayerCopies {
+			return "stage.layer is copies, which programs do not see"
+		}
+		err := overlay.Probe(dir)
+		if err == nil {
+			return ""
+		}
+		a.log.Warn("calls of file tools alone can be staged", "err", err)
+		return "this machine has no view of folders for programs (" + err.Error() + ")"
+	})
+	a.cannotStage = func(programs bool) string {
+		if why := noOverlay(); programs && why != "" {
+			return why + ", so only file tools are staged"
+		}
+		return ""
+	}
 	a.stage = stage.New(stage.Options{
-		Dir: dir, Covers: shield.Closed, Lives: a.sessionLives, Log: a.log, Expire: s.Expire, Network: s.Network,
+		Copies: func() bool { return noOverlay() != "" },
+		Dir:    dir, Covers: shield.Closed, Lives: a.sessionLives, Log: a.log, Expire: s.Expire, Network: s.Network,
 		Scratch: scratch, Bytes: s.Bytes, Most: s.Tasks,
 		Expires: func(t stage.Task) {
 			a.publish("task.expires", struct {
@@ -56,23 +74,20 @@ func (a *App) openStage(context.Context) error {
 			a.tellPeople(ReviewPage + t.ID)
 		},
 	})
-	a.cannotStage = sync.OnceValue(func() string {
-		if err := overlay.Probe(dir); err != nil {
-			a.log.Warn("calls cannot be staged", "err", err)
-			return "this machine cannot stage what calls change: " + err.Error()
-		}
-		return ""
-	})
 	a.addPart("staged tasks", a.stage.Run)
 	return nil
 }
 
-// unattended returns whether calls of callers that no person is beside are staged in a context.
-func (a *App) unattended() func(context string) bool {
-	if !a.cfg.Stage.Unattended || a.stage == nil {
+// unattended returns of which callers that no person is beside calls are staged in a context.
+func (a *App) unattended() func(context string) (known, all bool) {
+	of := a.cfg.Stage.Unattended
+	if of == config.UnattendedOff || a.stage == nil {
 		return nil
 	}
-	return func(context string) bool { return context != contextstore.Admin }
+	return func(context string) (known, all bool) {
+		here := context != contextstore.Admin
+		return here, here && of == config.UnattendedAll
+	}
 }
 
 // caches are the folders in the home folder that builds write to, and whose changes no person needs to see.
@@ -154,13 +169,16 @@ func (a *App) enterTask(c *tool.Call, changes bool) (done func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	view, err := set.In(v)
+	view, err := set.In(v, changes)
 	if err != nil {
 		v.Leave(false)
 		return nil, err
 	}
 	c.Roots = view
 	return func() {
+		if err := view.Close(); err != nil {
+			a.log.Error("the folders of a call could not be closed", "task", c.Task, "err", err)
+		}
 		if err := v.Leave(changes); err != nil {
 			a.log.Error("the changes of a task could not be recorded", "task", c.Task, "err", err)
 		}

@@ -1,7 +1,11 @@
 package app
 
 import (
+	"crypto/sha256"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,10 +21,16 @@ import (
 // stagingHost returns a host whose context agent stages, a client of it, and the folder.
 func stagingHost(t *testing.T, modules ...string) (*App, *tenant, string) {
 	t.Helper()
-	cfg := settings(t)
 	if err := overlay.Probe(filepath.Join(t.TempDir(), "probe")); err != nil {
 		t.Skip(err)
 	}
+	return stagingOn(t, "", modules...)
+}
+
+func stagingOn(t *testing.T, layer string, modules ...string) (*App, *tenant, string) {
+	t.Helper()
+	cfg := settings(t)
+	cfg.Stage.Layer = layer
 	dir := t.TempDir()
 	cfg.Roots.Folders = []string{dir}
 	cfg.View.Modules = modules
@@ -106,7 +116,7 @@ func TestEditorToolsSeeTheTask(t *testing.T) {
 	}
 }
 
-// With stage.unattended, a caller whose client cannot ask a person is staged, and one whose client can is not; a rule
+// With stage.unattended set to all, a caller whose client cannot ask a person is staged, and one whose client can is not; a rule
 // that allows comes first, and what cannot be staged waits for an operator.
 func TestUnattendedCallersAreStaged(t *testing.T) {
 	cfg := settings(t)
@@ -114,7 +124,7 @@ func TestUnattendedCallersAreStaged(t *testing.T) {
 		t.Skip(err)
 	}
 	cfg.Roots.Folders = []string{t.TempDir()}
-	cfg.Stage.Unattended = true
+	cfg.Stage.Unattended = config.UnattendedAll
 	cfg.Contexts = []config.Context{{Name: "agent", Modules: []string{"file", "net"}}}
 	cfg.Rules = []config.Rule{{Names: []string{"file_write"}, When: `args.path == "free.txt"`, Then: "allow"}}
 	_, client := liveOn(t, cfg, Options{})
@@ -148,4 +158,111 @@ func TestAProgramOfATask(t *testing.T) {
 		t.Error("the folder has made.txt")
 	}
 	ann.told("file_read", `{"path":"made.txt"}`, "by a program")
+}
+
+// Where no overlay can be mounted, file tools are staged as copies, each reading what the others wrote, and calls that
+// start programs ask and say why.
+func TestFileToolsAreStagedAsCopies(t *testing.T) {
+	a, ann, dir := stagingOn(t, config.LayerCopies, "file", "dir", "shell", "filesystem", "lang", "webview")
+	large := strings.Repeat("a line of a large file\n", 10_000)
+	for name, content := range map[string]string{
+		"a.go": "package old\n", "sub/b.go": "package sub\n", "sub/deep/c.txt": "c", "gone/d.txt": "d", "large.txt": large,
+	} {
+		at := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(content), 0o640)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := folderOf(t, dir)
+	staged := "staged in task"
+	ann.told("file_write", `{"path":"new/made.go","content":"package made\n"}`, staged)
+	ann.told("file_edit", `{"path":"a.go","old_string":"package old","new_string":"package fresh"}`, staged)
+	ann.told("file_edit", `{"path":"large.txt","old_string":"a line","new_string":"one line","replace_all":true}`, staged)
+	ann.told("file_rename", `{"oldPath":"sub","newPath":"moved"}`, staged)
+	ann.told("file_write", `{"path":"moved/b.go","content":"package moved\n"}`, staged)
+	ann.told("file_delete", `{"path":"gone","recursive":true}`, staged)
+	ann.told("file_write", `{"path":"gone/again.txt","content":"again"}`, staged)
+	ann.told("dir_create", `{"path":"empty"}`, staged)
+	ann.told("filesystem_create_directory", `{"path":"preset"}`)
+	ann.told("filesystem_write_file", `{"path":"preset/w.txt","content":"by the preset"}`)
+	ann.told("filesystem_move_file", `{"source":"preset/w.txt","destination":"preset/v.txt"}`)
+	if after := folderOf(t, dir); after != before {
+		t.Fatalf("the folder changed:\n%s\nwas\n%s", after, before)
+	}
+	ann.told("file_read", `{"path":"a.go"}`, "package fresh")
+	ann.told("file_read", `{"path":"moved/deep/c.txt"}`, "c")
+	ann.told("file_exists", `{"path":"sub"}`, "false")
+	ann.told("dir_list", `{"path":".","depth":3}`, "made.go", "moved", "again.txt", "empty", "v.txt")
+	if out := ann.told("dir_list", `{"path":"gone"}`, "again.txt"); strings.Contains(out, "d.txt") {
+		t.Errorf("a deleted file is listed: %s", out)
+	}
+	if out := ann.told("file_search", `{"pattern":"^package"}`, "moved/b.go", "package moved", "made.go"); strings.Contains(out, "sub/") {
+		t.Errorf("a moved file is found: %s", out)
+	}
+	ann.told("filesystem_list_directory", `{"path":"."}`, "[DIR] moved", "[DIR] preset")
+	ann.told("filesystem_directory_tree", `{"path":"."}`, "again.txt", "v.txt")
+	ann.told("filesystem_search_files", `{"path":".","pattern":"**/*.go"}`, "moved/b.go", "new/made.go")
+	ann.told("filesystem_read_text_file", `{"path":"preset/v.txt"}`, "by the preset")
+	ann.told("filesystem_get_file_info", `{"path":"moved/b.go"}`, "size: 14")
+	ann.told("file_undo", `{"path":"moved/b.go"}`, staged)
+	ann.told("file_read", `{"path":"moved/b.go"}`, "package sub")
+
+	if got := ann.call("agent", "shell_run", `{"command":"echo x >y"}`); !strings.Contains(got, "only file tools are staged") {
+		t.Errorf("a program: %s", got)
+	}
+	list, err := a.stage.List(false)
+	if err != nil || len(list) != 1 || !list[0].Copies {
+		t.Fatalf("tasks: %v, %v", list, err)
+	}
+	r, err := a.stage.Accept(list[0].ID, stage.Choice{By: "ann"})
+	if err != nil || len(r.Conflict) > 0 {
+		t.Fatalf("accepted %v, %v", r, err)
+	}
+	for name, want := range map[string]string{
+		"a.go": "package fresh", "moved/b.go": "package sub", "moved/deep/c.txt": "c", "gone/again.txt": "again",
+		"preset/v.txt": "by the preset", "sub/b.go": "", "gone/d.txt": "", "new/made.go": "package made",
+	} {
+		if b, err := os.ReadFile(filepath.Join(dir, name)); (err == nil) != (want != "") || !strings.Contains(string(b), want) {
+			t.Errorf("%s has %q, %v", name, b, err)
+		}
+	}
+	if info, err := os.Stat(filepath.Join(dir, "a.go")); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("a.go is %v, %v", info, err)
+	}
+	if u, err := a.stage.Undo(list[0].ID, "ann"); err != nil || len(u.Conflict) > 0 {
+		t.Fatalf("undone %v, %v", u, err)
+	}
+	if after := folderOf(t, dir); after != before {
+		t.Errorf("undone:\n%s\nwas\n%s", after, before)
+	}
+}
+
+// folderOf describes a folder: names, modes, times of files, content.
+func folderOf(t *testing.T, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(dir, p)
+		fmt.Fprintf(&b, "%s %v", rel, info.Mode())
+		if info.Mode().IsRegular() {
+			content, err := os.ReadFile(p)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, " %v %x", info.ModTime(), sha256.Sum256(content))
+		}
+		b.WriteByte('\n')
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -94,7 +95,7 @@ func findingsOf(what string, found []sandbox.Finding) (all []finding) {
 }
 
 // checkStaging tests whether calls can be staged.
-func checkStaging(folders config.Folders) finding {
+func checkStaging(folders config.Folders, layer string) finding {
 	dir := app.StageFolder(folders)
 	if dir == "" {
 		return ok("staged calls: this host stores nothing, so it stages nothing")
@@ -103,10 +104,15 @@ func checkStaging(folders config.Folders) finding {
 		dir = filepath.Join(os.TempDir(), "gatehouse-doctor-stage") // nothing is made where nothing is stored yet
 	}
 	defer os.Remove(dir) // unless it has tasks
+	if layer == config.LayerCopies {
+		return ok("staged calls: copies of what file tools write (stage.layer); calls that start programs ask instead")
+	}
 	if err := overlay.Probe(dir); err != nil {
-		return ok("staged calls: %v", err).but("warn",
-			"calls that a rule stages ask instead; allow user namespaces, and use a data folder on ext4, xfs, "+
-				"btrfs or tmpfs")
+		fix := "only file tools are staged, by copies of what they write, and calls that start programs ask instead"
+		if runtime.GOOS == "linux" {
+			fix += "; allow user namespaces, and use a data folder on ext4, xfs, btrfs or tmpfs"
+		}
+		return ok("staged calls: %v", err).but("warn", fix)
 	}
 	return ok("staged calls: overlay file systems can be mounted over folders")
 }

@@ -66,6 +66,9 @@ user's permissions: * or read, or tools:, resources: and prompts: with a pattern
 	c.Flags().
 		StringVar(&t.Expires, "expires", administration.TokenExpiry,
 			"how long it is valid, such as 12h, 30d, 8w or never")
+	c.Flags().
+		BoolVar(&t.Unattended, "unattended", false,
+			"for a program that no person is beside: what it changes waits for a review (stage.unattended)")
 	c.Flags().StringVar(&t.Name, "name", "", "a name to recognize it by")
 	return c
 }

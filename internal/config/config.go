@@ -236,13 +236,23 @@ type Children struct {
 	HostFiles bool `doc:"Let child processes read and change the host's own files: settings, secrets, stores, sockets. Otherwise the kernel denies access, with a mount namespace and Landlock if the host has CAP_SYS_ADMIN, else with Landlock alone; gatehouse doctor reports which is used, and whether neither works. Child processes then cannot mount anything and can trace only each other; with Landlock alone sudo does not work in them, and they cannot create entries in the folders above the denied ones, such as the home folder."`
 }
 
+// Values of Stage.Unattended; "" means that it is known.
+const (
+	UnattendedAll = "all"
+	UnattendedOff = "off"
+)
+
+// LayerCopies is the value of Stage.Layer that keeps copies also where overlay file systems can be mounted.
+const LayerCopies = "copies"
+
 // Stage configures the tasks of staged calls.
 type Stage struct {
 	Expire     time.Duration `doc:"How long a task waits for a review after its last call; then it is dropped. 0 means 14 days."`
 	Bytes      int64         `doc:"What one task may hold; 0 means 20 GiB." unit:"bytes"`
 	Tasks      int           `doc:"Open tasks of one principal; 0 means 50."`
+	Layer      string        `doc:"How changes are kept apart: auto (the default) mounts overlay file systems over folders where the machine can, and otherwise keeps copies of what file tools write, which programs do not see, so that calls which start programs ask; copies always does the latter." enum:"auto,copies"`
 	Network    bool          `doc:"Let programs of staged calls use the network. What they do there cannot be taken back. Otherwise they have the loopback interface alone."`
-	Unattended bool          `doc:"Stage what no rule decides also for callers that no person is beside: their client cannot ask its user, and they did not log in as a person. What cannot be staged then waits for an operator."`
+	Unattended string        `doc:"Stage what no rule decides also for callers that no person is beside, in every context but that of administration: known (the default) for those of which the host knows it, by a token that was made for it or an access token that a provider issued to a program; all also for each whose client cannot ask its user and that did not log in as a person; off for none. What cannot be staged then waits for an operator." enum:"known,all,off" former:"true=all,false=off"`
 	Scratch    []string      `doc:"Folders outside of those of the tools that programs of staged calls may change, and whose changes are dropped with the task; the default is the caches of the user. Everything else outside is read-only for them." kind:"path"`
 }
 

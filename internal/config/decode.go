@@ -373,7 +373,7 @@ func (d *decoder) scalar(s setting, path string, n ast.Node, v reflect.Value) {
 	case *ast.FloatNode:
 		fits = s.numeric()
 	case *ast.BoolNode:
-		fits = v.Kind() == reflect.Bool
+		fits = v.Kind() == reflect.Bool || s.formerly(text) != text
 	}
 	if !fits {
 		if s.textual() {

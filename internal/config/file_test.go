@@ -485,3 +485,25 @@ func TestOpenTelemetryIsSetUpAsEverywhere(t *testing.T) {
 		}
 	}
 }
+
+// A setting that was a switch before it had values keeps what its former values meant.
+func TestFormerValues(t *testing.T) {
+	for text, want := range map[string]string{
+		"stage:\n  unattended: true\n": UnattendedAll, "stage:\n  unattended: false\n": UnattendedOff,
+		"stage:\n  unattended: all\n": UnattendedAll, "stage:\n  unattended: off\n": UnattendedOff,
+		"stage:\n  unattended: known\n": "known", "": "",
+	} {
+		if l, err := read(t, text); err != nil || l.Config.Stage.Unattended != want {
+			t.Errorf("%q: %v, %v", text, l, err)
+		}
+	}
+	for value, want := range map[string]string{"true": UnattendedAll, "0": "", "known": "known"} {
+		l, err := read(t, "", "GATEHOUSE_STAGE_UNATTENDED="+value)
+		if (err == nil) != (want != "") || err == nil && l.Config.Stage.Unattended != want {
+			t.Errorf("%q in the environment: %v, %v", value, l, err)
+		}
+	}
+	if _, err := read(t, "stage:\n  unattended: sometimes\n"); err == nil || !strings.Contains(err.Error(), "known") {
+		t.Errorf("got %v", err)
+	}
+}

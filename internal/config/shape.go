@@ -141,8 +141,19 @@ func oneOf(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }
 
+// formerly returns what a value that an earlier version had means now.
+func (s setting) formerly(text string) string {
+	for pair := range strings.SplitSeq(s.tag.Get("former"), ",") {
+		if was, now, ok := strings.Cut(pair, "="); ok && was == text {
+			return now
+		}
+	}
+	return text
+}
+
 // parseText parses a text into a setting's field: a value of the environment, or a scalar of the file.
 func (s setting) parseText(v reflect.Value, text string) error {
+	text = s.formerly(text)
 	if e := s.enum(); e != nil && s.typ.Kind() == reflect.String {
 		if !slices.Contains(e, text) {
 			return fmt.Errorf("%q: expected %s", text, s.expects())

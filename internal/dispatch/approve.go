@@ -41,6 +41,7 @@ const ApprovalKey = "gatehouse_approval"
 // when the decision arrives.
 type Pending struct {
 	Approval approvals.Request
+	Reason   string // of the verdict, for the caller
 
 	mu   sync.Mutex
 	then func(approvals.Request)
@@ -48,7 +49,11 @@ type Pending struct {
 }
 
 func (p *Pending) Error() string {
-	return "waits for an operator's approval, " + p.Approval.ID
+	said := "waits for an operator's approval, " + p.Approval.ID
+	if p.Reason != "" {
+		said += ": " + p.Reason
+	}
+	return said
 }
 
 // Then sets the function that is called with the decision, which may exist already.
@@ -88,7 +93,7 @@ func (d *Dispatcher) approve(r *Request, v permit.Verdict) (bool, Result, error)
 	case ok:
 		return true, Result{}, nil
 	case v.Kind == permit.AskOperator, d.onlyOperator(r), r.Facts.Can&tool.CanElicit == 0:
-		err := d.askOperator(store, r, v.Rule)
+		err := d.askOperator(store, r, v.Rule, v.Reason)
 		if long, ok := errors.AsType[*tool.Refusal](err); ok {
 			return false, refusalResult(long), nil
 		}
@@ -139,7 +144,7 @@ func (d *Dispatcher) confirmWith(r *Request, question string) error {
 				"that wait. With approvals.callers_word in the settings, confirm stands for the user's agreement.",
 		}
 	}
-	return d.askOperator(store, r, "agreement: "+question)
+	return d.askOperator(store, r, "agreement: "+question, "")
 }
 
 // operatorConfirmed reports whether an operator's answer to a handler's question was spent on this call.
@@ -274,7 +279,7 @@ func shownArgs(r *Request) (json.RawMessage, error) {
 }
 
 // askOperator makes the call wait for an operator: the error is a *Pending, or a refusal.
-func (d *Dispatcher) askOperator(store *approvals.Store, r *Request, why string) error {
+func (d *Dispatcher) askOperator(store *approvals.Store, r *Request, why, reason string) error {
 	if d.opts.NoOperators {
 		return &tool.Refusal{
 			Code:    tool.CodeDenied,
@@ -296,7 +301,7 @@ func (d *Dispatcher) askOperator(store *approvals.Store, r *Request, why string)
 		}
 		why += "\n" + r.Program.Origin
 	}
-	p := &Pending{}
+	p := &Pending{Reason: reason}
 	// A caller without a credential is told apart from a caller that is unknown.
 	by := approvals.Caller{
 		Credential: cmp.Or(r.Facts.Credential, "none of "+r.Facts.Principal), Session: r.Facts.Session,

@@ -189,3 +189,30 @@ func TestANewPasswordEndsOnlyWhatTheOldOneOpened(t *testing.T) {
 		t.Errorf("ended are %q, want the one login with the old password", ended)
 	}
 }
+
+// A token that is marked as one of a program which no person is beside says so of its bearer, and no other does.
+func TestTokensOfPrograms(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "users.db")
+	s := empty(t, path, Options{})
+	if err := s.AddUser(t.Context(), "ci", nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, marked := range []bool{false, true} {
+		secret, made, err := s.CreateToken(t.Context(), Token{User: "ci", Unattended: marked})
+		if err != nil || made.Unattended != marked {
+			t.Fatal(made, err)
+		}
+		for _, host := range []*Service{s, empty(t, path, Options{})} { // another process reads the file
+			if p, denied := host.HTTP(request("GET", "/mcp", away, bearer(secret))); denied != nil || p.Unattended != marked {
+				t.Errorf("marked %v: unattended is %v, %v", marked, p.Unattended, denied)
+			}
+		}
+		all, err := s.Tokens(t.Context(), "ci")
+		if err != nil || all[len(all)-1].Unattended != marked {
+			t.Errorf("listed as %+v, %v", all, err)
+		}
+		if err := s.RevokeToken(t.Context(), made.ID); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -134,6 +134,12 @@ type claims struct {
 	Client string `json:"client_id"`
 }
 
+// ofProgram reports whether a token was issued to a client itself and to no user. Without a user the subject is the
+// client (RFC 9068, section 2.2); Auth0 and Microsoft Entra say it in claims of their own.
+func (c claims) ofProgram(all map[string]any) bool {
+	return c.Subject != "" && c.Subject == c.Client || all["gty"] == "client-credentials" || all["idtyp"] == "app"
+}
+
 // names is a space-separated string of words, or an array of strings.
 type names []string
 
@@ -165,6 +171,7 @@ func (s *Service) ofJWT(ctx context.Context, token string, hash digest) (Princip
 	if p.Scopes, err = s.oauth.scopes(c); err != nil {
 		return Principal{}, err
 	}
+	p.Unattended = c.ofProgram(all)
 	p.Way, p.Until, p.signer = ByOAuth, c.Expiry.Time().Add(skew), kid
 	p.Credential = oauthID + letters.EncodeToString(hash[:10])
 	s.known.storePrincipal(epoch, hash, p)

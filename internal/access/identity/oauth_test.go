@@ -638,3 +638,29 @@ func FuzzKeys(f *testing.F) {
 		}
 	})
 }
+
+// An access token that a provider issued to a client and to no user is that of a program which no person is beside.
+func TestAccessTokensOfPrograms(t *testing.T) {
+	i := newIssuer(t)
+	s := protected(t, i, nil)
+	for name, c := range map[string]struct {
+		claims said
+		want   bool
+	}{
+		"of a user":                     {nil, false},
+		"of a user by a client":         {said{"client_id": "editor"}, false},
+		"the subject is the client":     {said{"sub": "ci", "client_id": "ci"}, true},
+		"by Auth0":                      {said{"gty": "client-credentials"}, true},
+		"by Entra":                      {said{"idtyp": "app"}, true},
+		"of a user by Entra":            {said{"idtyp": "user"}, false},
+		"with a claim of another shape": {said{"gty": []string{"password"}}, false},
+	} {
+		token := i.sign(t, "es", jose.ES256, with(i.good(), c.claims))
+		for range 2 { // the second from the cache
+			p, denied := s.HTTP(request("GET", "/mcp", away, bearer(token)))
+			if denied != nil || p.Unattended != c.want || p.Caller().Unattended != c.want {
+				t.Errorf("%s: unattended is %v, %v", name, p.Unattended, denied)
+			}
+		}
+	}
+}

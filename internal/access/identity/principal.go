@@ -42,6 +42,10 @@ type Principal struct {
 	Way        Way
 	Credential string // public ID of the credential, for the ledger and revocation; never a secret
 
+	// Unattended says that the credential is one of a program that runs on its own: a token that was made for that, or an
+	// access token that was issued to a client without a user.
+	Unattended bool
+
 	person bool   // a person logged in
 	signer string // ID of the provider's key that signed the access token
 }
@@ -55,6 +59,7 @@ func (p Principal) Caller() tool.Caller {
 		Roles:      p.Roles,
 		Scopes:     p.Scopes,
 		Credential: p.Credential,
+		Unattended: p.Unattended,
 	}
 }
 

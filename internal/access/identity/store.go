@@ -40,6 +40,7 @@ CREATE TABLE ended (
 // of one host about it: a JSON array of texts or, if the host handed something over, an object of two
 // arrays, or "" while the host is still working. An heir is the owner that receives the data of a
 // removed user. A code opens one login of a user, or of the host's own user, whose number is 0.
+// Unattended are the tokens of programs that no person is beside.
 const additions = `
 CREATE TABLE IF NOT EXISTS device (
 	hash BLOB PRIMARY KEY, user INTEGER NOT NULL REFERENCES user ON DELETE CASCADE, used INTEGER NOT NULL);
@@ -53,7 +54,11 @@ CREATE TABLE IF NOT EXISTS ending (
 CREATE TABLE IF NOT EXISTS code (
 	hash BLOB PRIMARY KEY, id TEXT NOT NULL UNIQUE, user INTEGER NOT NULL, kind TEXT NOT NULL, lasting INTEGER NOT NULL,
 	browser BLOB, until INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS heir (removal INTEGER PRIMARY KEY, owner TEXT NOT NULL);`
+CREATE TABLE IF NOT EXISTS heir (removal INTEGER PRIMARY KEY, owner TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS unattended (token TEXT PRIMARY KEY REFERENCES token ON DELETE CASCADE);`
+
+// isUnattended selects whether a token was made for a program that no person is beside.
+const isUnattended = "EXISTS (SELECT 1 FROM unattended WHERE unattended.token = token.id)"
 
 // ownerID selects the ID that owns a user's data: the name, unless another user had that name before.
 // The data of users created before IDs existed belongs to their names.

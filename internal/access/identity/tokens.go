@@ -18,6 +18,8 @@ type Token struct {
 	Created time.Time `json:"created"`
 	Until   time.Time `json:"until,omitzero"`    // zero means never
 	Used    time.Time `json:"lastUsed,omitzero"` // zero means never; up to a minute late
+	// Unattended marks the token of a program that no person is beside, see Principal.Unattended.
+	Unattended bool `json:"unattended,omitempty"`
 }
 
 const (
@@ -91,6 +93,9 @@ func (s *Service) CreateToken(ctx context.Context, t Token) (secret string, made
 			stamp(t.Created),
 			stamp(t.Until),
 		)
+		if err == nil && t.Unattended {
+			_, err = tx.Exec("INSERT INTO unattended (token) VALUES (?)", t.ID)
+		}
 		return err
 	})
 	if err != nil {
@@ -106,13 +111,14 @@ func (s *Service) Tokens(ctx context.Context, user string) (all []Token, err err
 		var t Token
 		var scopes string
 		var created, until, used int64
-		if err := scan(&t.ID, &t.Name, &t.User, &t.Context, &scopes, &created, &until, &used); err != nil {
+		if err := scan(&t.ID, &t.Name, &t.User, &t.Context, &scopes, &created, &until, &used, &t.Unattended); err != nil {
 			return err
 		}
 		t.Scopes, t.Created, t.Until, t.Used = unlist(scopes), moment(created), moment(until), moment(used)
 		all = append(all, t)
 		return nil
-	}, `SELECT id, token.name, user.name, context, scopes, token.created, until, used FROM token JOIN user ON user = number
+	}, `SELECT id, token.name, user.name, context, scopes, token.created, until, used, `+isUnattended+`
+		FROM token JOIN user ON user = number
 		WHERE ? IN ('', user.name) ORDER BY token.created, id`, user)
 	return all, err
 }
@@ -146,13 +152,13 @@ func (s *Service) drop(ctx context.Context, table, kind, id string) error {
 
 // ofToken returns the principal of a user's token. An expired token has none.
 func (s *Service) ofToken(ctx context.Context, hash digest) (p Principal, ok bool, err error) {
-	return s.lookup(ctx, hash, ByToken, `SELECT id, user.name, roles, context, scopes, until, `+ownerID+`
+	return s.lookup(ctx, hash, ByToken, `SELECT id, user.name, roles, context, scopes, until, `+ownerID+`, `+isUnattended+`
 		FROM token JOIN user ON user = number WHERE hash = ?`, hash[:])
 }
 
 // ofLogin returns the principal of a lasting login.
 func (s *Service) ofLogin(ctx context.Context, hash digest) (p Principal, ok bool, err error) {
-	return s.lookup(ctx, hash, Cookie, `SELECT id, user.name, roles, '', '[]', until, `+ownerID+`
+	return s.lookup(ctx, hash, Cookie, `SELECT id, user.name, roles, '', '[]', until, `+ownerID+`, 0
 		FROM login JOIN user ON user = number WHERE hash = ?`, hash[:])
 }
 
@@ -191,7 +197,7 @@ func (s *Service) readPrincipal(
 	var roles, scopes string
 	var until int64
 	err = db.QueryRowContext(ctx, query, args...).
-		Scan(&p.Credential, &p.Name, &roles, &p.Context, &scopes, &until, &p.ID)
+		Scan(&p.Credential, &p.Name, &roles, &p.Context, &scopes, &until, &p.ID, &p.Unattended)
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, false, nil
 	}

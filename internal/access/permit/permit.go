@@ -13,6 +13,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"gatehouse/tool"
@@ -52,6 +53,8 @@ type Verdict struct {
 	Rule     string        // the rule that decided; for the ledger
 	Reason   string        // for the caller; reveals nothing that the caller must not know
 	Remember time.Duration // how long an approval lasts for the same call; 0 means for one call
+
+	unstaged bool // it asks because this machine cannot stage the call
 }
 
 // Rule is one rule of a policy. Empty fields match everything; patterns are those of path.Match.
@@ -90,12 +93,13 @@ type Options struct {
 	Default  Kind     // if no rule matches
 	// Staging are the contexts in which Stage applies if no rule matches.
 	Staging map[string]bool
-	// Unattended reports whether Stage also applies in a context, if no rule matches, to callers that no person is beside:
-	// their client cannot ask one, and they are none. nil means in no context.
-	Unattended func(context string) bool
-	// CannotStage returns why this host stages nothing, "" if it does; nil means that it does. It is called if a rule
-	// stages calls.
-	CannotStage func() string
+	// Unattended reports whether Stage also applies in a context, if no rule matches, to callers of which the host knows that
+	// no person is beside them, and with all also to those whose client cannot ask a person, and that are none. nil means in
+	// no context.
+	Unattended func(context string) (known, all bool)
+	// CannotStage returns why this host stages nothing or, with programs, no call that starts some, "" if it does; nil means
+	// that it does. It is called if a rule stages calls.
+	CannotStage func(programs bool) string
 	// Host resolves the paths and commands in the arguments of a call, for expressions over op.paths
 	// and op.commands. With nil nothing can be resolved.
 	Host Host
@@ -210,9 +214,16 @@ func (p *Policy) Gate(cut Cut, op Op) *Gate {
 	if p.opts.Staging[op.Context] && g.otherwise.Kind == Allow {
 		g.otherwise = Verdict{Kind: Stage, Rule: "context " + op.Context}
 	}
-	if g.otherwise.Kind == Allow && p.opts.Unattended != nil && p.opts.Unattended(op.Context) {
-		if v := p.settled(op, Verdict{Kind: Stage, Rule: "unattended"}); op.Method == "tools/call" && !op.Effects.ReadOnly() {
-			g.alone = &v
+	if g.otherwise.Kind == Allow && p.opts.Unattended != nil && op.Method == "tools/call" && !op.Effects.ReadOnly() {
+		var known bool
+		if known, g.aloneAll = p.opts.Unattended(op.Context); known || g.aloneAll {
+			g.alone = sync.OnceValue(func() Verdict { // because a host without such callers need not know whether it can stage
+				v := p.settled(op, Verdict{Kind: Stage, Rule: "unattended"})
+				if v.Kind == AskClient {
+					v.Kind = AskOperator
+				}
+				return v
+			})
 		}
 	}
 	g.otherwise = p.settled(op, g.otherwise)
@@ -246,8 +257,9 @@ func (p *Policy) settled(op Op, v Verdict) Verdict {
 	if v.Kind == Stage && op.Method == "tools/call" && !op.Effects.ReadOnly() {
 		why := ""
 		if p.opts.CannotStage != nil {
-			why = p.opts.CannotStage()
+			why = p.opts.CannotStage(op.Tool != nil && op.Tool.Programs)
 		}
+		v.unstaged = why != "" && op.Tool != nil && op.Tool.Staged
 		if why == "" && (op.Tool == nil || !op.Tool.Staged) {
 			why = "what it does is not limited to folders, so it cannot be staged"
 		}
@@ -365,8 +377,9 @@ type Gate struct {
 	host       Host
 	needs      needs // of all rules that read arguments
 	hosts, own chain
-	otherwise  Verdict  // if neither chain decides
-	alone      *Verdict // instead of otherwise for a caller that no person is beside; nil makes no difference
+	otherwise  Verdict        // if neither chain decides
+	alone      func() Verdict // instead of otherwise for a caller that no person is beside; nil makes no difference
+	aloneAll   bool           // also for one of which that is not known
 }
 
 type conditional struct {
@@ -387,8 +400,21 @@ func (g *Gate) Listed() bool {
 
 // Stages reports whether calls are staged unless a rule that reads their arguments decides otherwise.
 func (g *Gate) Stages() bool {
+	v := g.usual()
+	return v != nil && v.Kind == Stage && !g.op.Effects.ReadOnly()
+}
+
+// Unstaged reports whether calls would be staged unless a rule that reads their arguments decides otherwise, and ask
+// because this machine cannot stage them.
+func (g *Gate) Unstaged() bool {
+	v := g.usual()
+	return v != nil && v.unstaged
+}
+
+// usual returns the verdict unless a rule that reads arguments decides; nil if there is none.
+func (g *Gate) usual() *Verdict {
 	if g == nil {
-		return false
+		return nil
 	}
 	v := &g.otherwise
 	switch h, o := g.hosts.last, g.own.last; {
@@ -398,7 +424,7 @@ func (g *Gate) Stages() bool {
 	default:
 		v = h
 	}
-	return v.Kind == Stage && !g.op.Effects.ReadOnly()
+	return v
 }
 
 // Decide decides one call by its canonical arguments. If an expression cannot be evaluated, a rule that
@@ -415,8 +441,9 @@ func (g *Gate) Decide(args json.RawMessage, caller *tool.Caller) Verdict {
 	a, b := g.hosts.decide(in), g.own.decide(in)
 	switch {
 	case a == nil && b == nil:
-		if g.alone != nil && caller != nil && caller.Can&(tool.CanElicit|tool.Attended) == 0 && !caller.Person {
-			return *g.alone
+		if g.alone != nil && caller != nil && (caller.Unattended ||
+			g.aloneAll && caller.Can&(tool.CanElicit|tool.Attended) == 0 && !caller.Person) {
+			return g.alone()
 		}
 		return g.otherwise
 	case a == nil || b != nil && b.Kind < a.Kind:

@@ -276,7 +276,7 @@ func TestStage(t *testing.T) {
 	}
 	why := ""
 	o := Options{
-		Default: Allow, Staging: map[string]bool{"c": true}, CannotStage: func() string { return why },
+		Default: Allow, Staging: map[string]bool{"c": true}, CannotStage: func(bool) string { return why },
 		Rules: []Rule{
 			{Names: []string{"file_write"}, When: `args.path == "free"`, Then: Allow},
 			{Names: []string{"file_write"}, When: `args.path == "no"`, Then: Refuse},
@@ -320,7 +320,7 @@ func TestUnattended(t *testing.T) {
 	other := &tool.Tool{Def: tool.Def{Name: "net_post", Effects: tool.Writes | tool.OpenWorld}}
 	reads := &tool.Tool{Def: tool.Def{Name: "file_read", Effects: tool.Reads}}
 	p := policy(t, Options{
-		Default: Allow, Unattended: func(context string) bool { return context == "c" },
+		Default: Allow, Unattended: func(context string) (known, all bool) { return context != "d", context == "c" },
 		Rules: []Rule{{Names: []string{"file_write"}, When: `args.path == "free"`, Then: Allow}},
 	})
 	for _, c := range []struct {
@@ -336,7 +336,13 @@ func TestUnattended(t *testing.T) {
 		{"c", staged, tool.Caller{Person: true}, `{"path":"x"}`, Allow},
 		{"c", staged, tool.Caller{}, `{"path":"free"}`, Allow},
 		{"d", staged, tool.Caller{}, `{"path":"x"}`, Allow},
-		{"c", other, tool.Caller{}, `{}`, AskClient},
+		{"c", other, tool.Caller{}, `{}`, AskOperator},
+		{"k", staged, tool.Caller{}, `{"path":"x"}`, Allow},
+		{"k", staged, tool.Caller{Unattended: true}, `{"path":"x"}`, Stage},
+		{"k", staged, tool.Caller{Unattended: true, Can: tool.CanElicit}, `{"path":"x"}`, Stage},
+		{"k", other, tool.Caller{Unattended: true, Can: tool.CanElicit}, `{}`, AskOperator},
+		{"k", reads, tool.Caller{Unattended: true}, `{}`, Allow},
+		{"d", staged, tool.Caller{Unattended: true}, `{"path":"x"}`, Allow},
 		{"c", reads, tool.Caller{}, `{}`, Allow},
 	} {
 		op := Op{

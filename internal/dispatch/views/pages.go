@@ -176,6 +176,9 @@ func (e *Entry) described(own string) string {
 // stagedNote follows the description of a tool whose calls are staged.
 const stagedNote = " Its calls are staged: what they change waits for a person's review."
 
+// askedNote follows the description of a tool whose calls would be staged if the machine could do so.
+const askedNote = " Its calls cannot be staged on this machine: each waits for a person's approval."
+
 type toolListing struct {
 	Name        string          `json:"name"`
 	Title       string          `json:"title,omitempty"`
@@ -194,8 +197,11 @@ func (e *Entry) toolListing(r mcpversion.Revision) []byte {
 		return e.relisted(e.reshaped(d.Raw), "name")
 	}
 	l := toolListing{Name: e.Listed, Description: e.described(d.Description), Input: e.input}
-	if e.Gate.Stages() {
+	switch {
+	case e.Gate.Stages():
 		l.Description += stagedNote
+	case e.Gate.Unstaged():
+		l.Description += askedNote
 	}
 	if r.Has(mcpversion.ToolAnnotations) {
 		l.Annotations = annotations(d.Effects)

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+
+	"gatehouse/internal/files/merged"
 )
 
 // folder is one open folder. An *os.Root follows the directory it was opened on, even if that is renamed or
@@ -21,6 +23,9 @@ type folder struct {
 	above string // its name in there; "" for a whole one
 	fixed bool   // it is what it was when it was opened, and closed soon
 	lent  bool   // the caller of the constructor closes the root
+
+	layer   *merged.Layer // the changes to the folder are kept apart for file tools; nil if it is a file system
+	release func() error  // of the layer
 
 	now atomic.Pointer[opened]
 
@@ -121,9 +126,18 @@ func (f *folder) reopen() (*os.Root, error) {
 	return o.root, nil
 }
 
+// has reports whether an open folder is this one.
+func (f *folder) has(root *os.Root) bool {
+	return f.now.Load().root == root || f.layer != nil && f.layer.Has(root)
+}
+
 func (f *folder) closeFolder() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.release != nil && !f.closed {
+		f.closed = true
+		return f.release()
+	}
 	f.closed = true
 	if f.lent {
 		return nil

@@ -36,7 +36,11 @@ func (w *Writer) Hold(ctx context.Context, places ...Place) (*Hold, error) {
 	}()
 	for _, p := range places {
 		// otherwise the operation that follows reports the error
-		if d, err := p.Root.OpenRoot(filepath.Dir(p.Name)); err == nil {
+		root := p.Root
+		if p.layer != nil {
+			root = p.layer.Upper()
+		}
+		if d, err := root.OpenRoot(filepath.Dir(p.Name)); err == nil {
 			dirs = append(dirs, d)
 		}
 	}

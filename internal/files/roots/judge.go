@@ -60,6 +60,11 @@ func (p Place) nameOf(path string) string {
 	if rel, err := filepath.Rel(p.Folder(), path); err == nil && filepath.IsLocal(rel) {
 		return filepath.Join(p.above, rel)
 	}
+	if p.layer != nil {
+		if name, ok := p.layer.NameOf(path); ok {
+			return filepath.Join(p.above, name)
+		}
+	}
 	if q, err := Locate(p.roots, path); err == nil {
 		return filepath.Join(q.above, q.Name)
 	}
@@ -100,7 +105,16 @@ func (p Place) judgeByName(f *os.File, below string, write bool) error {
 // Parent opens the directory that contains p, and returns p's name in it. It returns an error if the guard forbids
 // changing p, also if the directory is not the one that was looked up. The caller closes it.
 func (p Place) Parent() (*os.Root, string, error) {
+	p, err := p.own()
+	if err != nil {
+		return nil, "", err
+	}
 	dir, base := filepath.Split(p.Name)
+	return p.parent(dir, base)
+}
+
+// parent opens the directory of a name.
+func (p Place) parent(dir, base string) (*os.Root, string, error) {
 	parent, err := p.Root.OpenRoot(filepath.Clean(dir))
 	if err != nil {
 		return nil, "", err
@@ -129,6 +143,10 @@ func (p Place) MayMove(to Place) error {
 	levels := p.guard.levels()
 	if levels == 0 {
 		return nil
+	}
+	p, err := p.own()
+	if err != nil {
+		return p.Refuse(err)
 	}
 	dir, err := p.Root.OpenRoot(p.Name)
 	if err != nil {

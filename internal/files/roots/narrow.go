@@ -14,7 +14,7 @@ import (
 // because it does not notice that a folder is replaced. Close it before this set; the folders of this set stay
 // open.
 func (s *Set) Narrow(paths []string) *Set {
-	n := &Set{guard: s.guard, home: s.home, view: s.view}
+	n := &Set{guard: s.guard, home: s.home, view: s.view, changes: s.changes}
 	for _, path := range paths {
 		if wellFormed(path) != nil || !filepath.IsAbs(path) {
 			continue
@@ -52,13 +52,23 @@ func (f *folder) within(path, real string) *folder {
 		return nil
 	}
 	if rel, err := filepath.Rel(real, f.real); err == nil && filepath.IsLocal(rel) {
-		g := &folder{path: f.path, real: f.real, above: f.above, fixed: true, lent: true}
+		g := &folder{path: f.path, real: f.real, above: f.above, fixed: true, lent: true, layer: f.layer}
 		g.now.Store(&opened{root: root})
 		return g
 	}
 	rel, err := filepath.Rel(f.real, real)
 	if err != nil || !filepath.IsLocal(rel) {
 		return nil
+	}
+	if f.layer != nil {
+		part, err := f.layer.Part(rel)
+		if err != nil {
+			return nil
+		}
+		g := &folder{path: path, real: real, above: filepath.Join(f.above, rel), fixed: true, layer: part,
+			release: part.ClosePart}
+		g.now.Store(&opened{root: part.Upper()})
+		return g
 	}
 	sub, err := root.OpenRoot(rel)
 	if err != nil {
@@ -73,7 +83,7 @@ func (f *folder) within(path, real string) *folder {
 // folder. The guard checks names relative to the latter.
 func (s *Set) Above(root *os.Root) string {
 	for _, f := range s.folders {
-		if f.above != "" && f.now.Load().root == root {
+		if f.above != "" && f.has(root) {
 			return f.above
 		}
 	}

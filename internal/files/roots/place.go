@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 
+	"gatehouse/internal/files/merged"
 	"gatehouse/tool"
 )
 
@@ -18,9 +19,11 @@ type Place struct {
 	Name string   // inside Root, clean; "." is the root itself
 	Path string   // as the caller wrote it
 
-	roots tool.Roots
-	guard *Guard
-	above string // name of Root in the folder it is a part of; "" for a whole one
+	roots   tool.Roots
+	guard   *Guard
+	above   string        // name of Root in the folder it is a part of; "" for a whole one
+	layer   *merged.Layer // Root is one of its two; nil if the folder is a file system
+	changes bool          // with a layer: the call may change something
 }
 
 // Locate finds a path in the roots. The error is a *tool.Refusal.
@@ -29,7 +32,8 @@ func Locate(rs tool.Roots, path string) (Place, error) {
 	if err != nil {
 		return Place{}, err
 	}
-	return Place{root, name, path, rs, guardOf(rs), aboveOf(rs, root)}, nil
+	layer, changes := layerOf(rs, root)
+	return Place{root, name, path, rs, guardOf(rs), aboveOf(rs, root), layer, changes}, nil
 }
 
 // NamesDir reports whether the caller wrote the path with a slash at its end.
@@ -48,6 +52,15 @@ func (p Place) Open(flag int, perm fs.FileMode) (*os.File, error) {
 	if err := p.may(flag&(os.O_WRONLY|os.O_RDWR) != 0); err != nil {
 		return nil, err
 	}
+	if p.layer != nil && flag&(os.O_WRONLY|os.O_RDWR|os.O_CREATE|os.O_TRUNC) != 0 {
+		var err error
+		if p, err = p.Followed(true); err == nil {
+			p, err = p.own()
+		}
+		if err != nil {
+			return nil, p.Refuse(err)
+		}
+	}
 	f, err := p.openFile(flag, perm)
 	if err == nil {
 		err = p.Judge(f, "", flag&(os.O_WRONLY|os.O_RDWR) != 0)
@@ -59,6 +72,21 @@ func (p Place) Open(flag int, perm fs.FileMode) (*os.File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// Writable returns an error if the guard or the system does not let this user write the file.
+func (p Place) Writable() error {
+	err := p.may(true)
+	if err != nil {
+		return err
+	}
+	p.changes = false // in a layer, the file is opened where it is, and not copied
+	f, err := p.openFile(os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return p.Judge(f, "", true)
 }
 
 func (p Place) openFile(flag int, perm fs.FileMode) (*os.File, error) {
@@ -99,8 +127,8 @@ func (p Place) Regular() (*os.File, fs.FileInfo, error) {
 	return f, info, nil
 }
 
-// Dir opens a directory as a root, which the caller closes.
-func (p Place) Dir() (*os.Root, error) {
+// Dir opens a directory for reading. The caller closes it.
+func (p Place) Dir() (merged.Folder, error) {
 	info, err := p.Stat()
 	if err != nil {
 		return nil, err
@@ -108,7 +136,22 @@ func (p Place) Dir() (*os.Root, error) {
 	if !info.IsDir() {
 		return nil, &tool.Refusal{Code: tool.CodeNotADirectory, Message: quote(p.Path) + " is not a directory"}
 	}
-	return do(p, true, (*os.Root).OpenRoot)
+	if p.layer != nil {
+		q, err := p.Followed(true)
+		if err != nil {
+			return nil, err
+		}
+		f, err := q.layer.Folder(q.Name)
+		if err != nil {
+			return nil, p.Refuse(err)
+		}
+		return f, nil
+	}
+	r, err := do(p, true, (*os.Root).OpenRoot)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // MustBeRegular returns an error if the file is not a regular file.
@@ -146,8 +189,12 @@ func Kind(m fs.FileMode) string {
 // do runs one operation. A root refuses absolute links, links that leave it, even to a folder that the caller may
 // use, and more than eight links in a row. do follows such a name itself and repeats the operation on the target.
 func do[T any](p Place, last bool, op func(*os.Root, string) (T, error)) (T, error) {
-	v, err := op(p.Root, p.Name)
-	if escapes(err) || errors.Is(err, syscall.ELOOP) {
+	var v T
+	err := error(errInLayer)
+	if p.layer == nil {
+		v, err = op(p.Root, p.Name)
+	}
+	if err == errInLayer || escapes(err) || errors.Is(err, syscall.ELOOP) {
 		q, ferr := p.Followed(last)
 		if ferr != nil {
 			return v, ferr
@@ -159,6 +206,9 @@ func do[T any](p Place, last bool, op func(*os.Root, string) (T, error)) (T, err
 	}
 	return v, nil
 }
+
+// errInLayer makes do follow the links of a name, which may lead from one root of a layer to the other.
+var errInLayer = errors.New("the name is in a layer")
 
 // plain reports whether a deep name certainly contains no links. It opens each directory from the one above,
 // because looking each name up from the root takes a number of steps that is quadratic in the depth.
@@ -203,7 +253,7 @@ const maxLinks = 40
 func (p Place) Followed(last bool) (Place, error) {
 	q := p
 	done, rest := ".", strings.Split(filepath.ToSlash(p.Name), "/")
-	if len(rest) > 2 && plain(p.Root, rest) {
+	if p.layer == nil && len(rest) > 2 && plain(p.Root, rest) {
 		return p, nil
 	}
 	for links := 0; len(rest) > 0; {
@@ -219,7 +269,7 @@ func (p Place) Followed(last bool) (Place, error) {
 		target := ".."
 		if part != ".." {
 			next := filepath.Join(done, part)
-			link, err := q.Root.Readlink(next)
+			link, err := q.readlink(next)
 			if err != nil || (len(rest) == 0 && !last) {
 				done = next
 				continue
@@ -242,5 +292,13 @@ func (p Place) Followed(last bool) (Place, error) {
 		rest = append(strings.Split(filepath.ToSlash(target), "/"), rest...)
 	}
 	q.Name, q.Path, q.guard = done, p.Path, p.guard
-	return q, nil
+	return q.at()
+}
+
+// readlink returns the target of a link whose name has no links in its folders.
+func (p Place) readlink(name string) (string, error) {
+	if p.layer != nil {
+		return p.layer.Readlink(filepath.ToSlash(name))
+	}
+	return p.Root.Readlink(name)
 }

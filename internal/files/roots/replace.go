@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"reflect"
 
 	"gatehouse/internal/files/filelock"
@@ -29,7 +30,7 @@ var ErrStale = errors.New("the file changed meanwhile")
 func (w *Writer) Replace(
 	ctx context.Context, hold *Hold, p Place, was fs.FileInfo, mode fs.FileMode, data func(*os.File) error,
 ) (now fs.FileInfo, err error) {
-	parent, base, err := p.Parent()
+	parent, base, err := p.parentInUpper()
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +45,7 @@ func (w *Writer) Replace(
 		moment, err = w.holdOpen(ctx, parent)
 	}
 	if err == nil {
-		err = swap(parent, temp, base, was)
+		err = p.swap(parent, temp, base, was)
 	}
 	var nerr error
 	if err == nil {
@@ -63,9 +64,37 @@ func (w *Writer) Replace(
 	return ours, nil // another process was faster; the file was in place until then
 }
 
-// swap renames the temporary file, unless the name does not belong to was any more.
-func swap(parent *os.Root, temp, base string, was fs.FileInfo) error {
-	now, err := parent.Lstat(base)
+// parentInUpper is Parent for a name that is replaced as a whole, so that its content need not be copied before.
+func (p Place) parentInUpper() (*os.Root, string, error) {
+	if p.layer == nil {
+		return p.Parent()
+	}
+	dir, base := filepath.Split(p.Name)
+	root, err := p.layer.At(filepath.Clean(dir), true)
+	if err != nil {
+		return nil, "", err
+	}
+	p.Root = root
+	return p.parent(dir, base)
+}
+
+// swap renames the temporary file, unless the name does not belong to was any more. In a layer, what the folder itself
+// has at the name is hidden.
+func (p Place) swap(parent *os.Root, temp, base string, was fs.FileInfo) error {
+	if p.layer == nil {
+		return swap(parent, temp, base, was, parent.Lstat)
+	}
+	err := swap(parent, temp, base, was, func(string) (fs.FileInfo, error) { return p.layer.Lstat(p.Name) })
+	if err == nil {
+		err = p.layer.Cut(p.Name)
+	}
+	return err
+}
+
+func swap(
+	parent *os.Root, temp, base string, was fs.FileInfo, lstat func(string) (fs.FileInfo, error),
+) error {
+	now, err := lstat(base)
 	if was != nil {
 		if err != nil || !os.SameFile(was, now) || was.Size() != now.Size() || !was.ModTime().Equal(now.ModTime()) {
 			return ErrStale

@@ -40,6 +40,7 @@ type Set struct {
 	guard   *Guard
 	home    string
 	view    View   // nil for the folders themselves
+	changes bool   // with a view: the call may change something
 	base    string // relative paths start here; "" means at the first folder
 }
 
@@ -142,7 +143,16 @@ func (s *Set) Resolve(path string) (*os.Root, string, error) {
 			Next:    "It was there when the server started; create it again or restart the server.",
 		}
 	}
-	return root, name, nil
+	if f.layer == nil {
+		return root, name, nil
+	}
+	if clean, err := f.layer.Follow(name, false); err == nil { // else the operation on it fails
+		name = clean
+	}
+	if root, err = f.layer.At(name, s.changes); err != nil {
+		return nil, "", Place{Path: path}.Refuse(err)
+	}
+	return root, filepath.FromSlash(name), nil
 }
 
 // findFolder returns the folder that leaves the shortest name, so that a folder inside another one is preferred.

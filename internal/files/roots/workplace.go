@@ -37,7 +37,13 @@ func OpenWorkplace(r tool.Roots, dir, field string) (Workplace, error) {
 		return Workplace{}, err
 	}
 	// does not wait for the writer of a pipe
-	f, err := place.Root.OpenFile(place.Name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	open := place.Root.OpenFile
+	if place.layer != nil { // the program runs in the folder itself, because it cannot see a layer
+		open = func(_ string, flag int, perm os.FileMode) (*os.File, error) {
+			return os.OpenFile(filepath.Join(place.Folder(), place.Name), flag, perm)
+		}
+	}
+	f, err := open(place.Name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return Workplace{}, &tool.Refusal{
 			Code:    tool.CodeNotFound,

@@ -36,6 +36,8 @@ type plan struct {
 	At  time.Time `json:"at"`
 	By  string    `json:"by"`
 	Ops []op      `json:"ops"`
+	// Folders are those that contain the names, unless the plan makes or removes them.
+	Folders []folderTime `json:"folders,omitempty"`
 }
 
 // Result is what a plan did.
@@ -51,7 +53,8 @@ type Result struct {
 type outcome struct {
 	Result
 	// States are those of the names of the ops afterwards, in their order; the type is "" for one that was left alone.
-	States []State `json:"states,omitempty"`
+	States  []State      `json:"states,omitempty"`
+	Folders []folderTime `json:"folders,omitempty"` // those of the plan, afterwards
 }
 
 // Blocked is a path that was left alone.
@@ -69,7 +72,7 @@ const (
 
 // manyOps is how many names a plan may have until what it writes is made durable together, by a sync of the file systems
 // instead of one of each file and folder. Tests change it.
-var manyOps = 64
+var manyOps = manyMost
 
 // temp returns the temporary name of an op.
 func (o *op) temp() string { return path.Join(path.Dir(o.Name), o.Temp) }
@@ -113,6 +116,9 @@ func (t *Task) accept(all []Change, by string) (r Result, err error) {
 		if err := syncFileSystem(dir); err != nil {
 			return r, err
 		}
+	}
+	if err := t.noteFolders(&p); err != nil {
+		return r, err
 	}
 	if err := writeJSON(filepath.Join(dir, planFile), p); err != nil {
 		return r, err
@@ -198,12 +204,13 @@ func (t *Task) perform(dir string, p plan, file, note string) (_ Result, err err
 		}
 	}
 	f.run()
+	r.Folders = f.keepTimes()
 	if f.many {
 		if err := f.syncLayers(); err != nil {
 			return r.Result, err
 		}
 	}
-	r = outcome{Result{At: time.Now(), By: p.By, Note: note}, make([]State, len(p.Ops))}
+	r.Result, r.States = Result{At: time.Now(), By: p.By, Note: note}, make([]State, len(p.Ops))
 	known, err := t.bases()
 	if err != nil {
 		return r.Result, err
@@ -286,16 +293,23 @@ func (f *performer) run() {
 			return err
 		}
 		defer d.Close()
-		return errors.Join(dress(d, o.To), f.sync(d))
+		return errors.Join(dress(root, o.Name, d, o.To), f.syncFolder(d))
 	})
 }
 
-// sync makes a file or a folder durable, unless that is done for all of them together.
+// sync makes a file durable, unless that is done for all of them together.
 func (f *performer) sync(file *os.File) error {
 	if f.many {
 		return nil
 	}
 	return file.Sync()
+}
+
+func (f *performer) syncFolder(d *os.File) error {
+	if f.many {
+		return nil
+	}
+	return syncFolder(d)
 }
 
 // syncLayers makes durable what was written to the folders.
@@ -540,7 +554,7 @@ func (f *performer) write(root *os.Root, o *op, temp string) error {
 		return err
 	}
 	if err = clone(out, in); err == nil {
-		if err = dress(out, o.To); err == nil {
+		if err = dress(root, temp, out, o.To); err == nil {
 			err = f.sync(out)
 		}
 	}
@@ -562,7 +576,7 @@ func (f *performer) syncParent(root *os.Root, name string) error {
 		return err
 	}
 	defer d.Close()
-	return d.Sync()
+	return syncFolder(d)
 }
 
 // acceptances returns the folders of what was accepted, in order.
@@ -600,6 +614,9 @@ func (t *Task) undo(by string) (r Result, err error) {
 			back.Ops = append(back.Ops, op{
 				Layer: o.Layer, Name: o.Name, From: was.States[i], To: o.From, Data: o.Keep, Temp: tempName(),
 			})
+		}
+		if back.Folders, err = t.foldersBefore(&p, &back, was.Folders); err != nil {
+			return r, err
 		}
 		if err := writeJSON(filepath.Join(dir, undoFile), back); err != nil {
 			return r, err

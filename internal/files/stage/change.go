@@ -19,6 +19,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"gatehouse/internal/files/merged"
 )
 
 // The types of names.
@@ -135,6 +137,8 @@ type place struct {
 // layerRoots are the folders of a layer, open.
 type layerRoots struct {
 	lower, upper *os.Root
+	cuts         map[string]bool     // names at which the view of file tools does not show lower; empty for an overlay
+	cutsIn       map[string][]string // the same by folder
 }
 
 func (t *Task) openLayer(i int) (r layerRoots, err error) {
@@ -143,8 +147,37 @@ func (t *Task) openLayer(i int) (r layerRoots, err error) {
 	}
 	if r.upper, err = os.OpenRoot(t.upper(i)); err != nil {
 		r.lower.Close()
+		return r, err
 	}
-	return r, err
+	if r.cuts, err = merged.Cuts(t.layer(i)); err != nil {
+		r.close()
+		return r, err
+	}
+	r.cutsIn = map[string][]string{}
+	for name := range r.cuts {
+		r.cutsIn[path.Dir(name)] = append(r.cutsIn[path.Dir(name)], name)
+	}
+	return r, nil
+}
+
+// inUpper returns the state of a name in upper.
+func (r layerRoots) inUpper(name string) (State, error) {
+	s, err := stateOf(r.upper, name)
+	if r.cuts[name] {
+		s.opaque, s.copied = true, true
+	}
+	return s, err
+}
+
+// hidden returns the names in a folder of the view that lower has and the view does not, though upper does not say so.
+func (r layerRoots) hidden(dir string, has map[string]bool) (names []string) {
+	for _, name := range r.cutsIn[dir] {
+		if !has[path.Base(name)] {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 func (r layerRoots) close() {
@@ -196,6 +229,11 @@ func (w *walker) walk(name string, merged bool, d doubt) error {
 			return err
 		}
 	}
+	for _, gone := range w.hidden(name, has) {
+		if err := w.deleted(gone, d); err != nil {
+			return err
+		}
+	}
 	if merged || w.quick && d == late {
 		return nil
 	}
@@ -210,7 +248,7 @@ func (w *walker) entry(name string, folder, merged bool, d doubt) error {
 		}
 		return w.enter(name, b, folder, merged, d)
 	}
-	now, err := stateOf(w.upper, name)
+	now, err := w.inUpper(name)
 	if err != nil {
 		return err
 	}
@@ -255,7 +293,7 @@ func (w *walker) touched(dir string) bool {
 // enter looks for names that are not known below one that is.
 func (w *walker) enter(name string, b base, folder, merged bool, d doubt) (err error) {
 	if folder && merged && b.State.Type == Folder {
-		s, err := stateOf(w.upper, name)
+		s, err := w.inUpper(name)
 		if err != nil {
 			return err
 		}

@@ -1,3 +1,5 @@
+//go:build !portable
+
 package stage
 
 import (
@@ -276,7 +278,7 @@ func finish(root *os.Root, h *tar.Header, flags int) error {
 			s.Attributes[name] = []byte(value)
 		}
 	}
-	return dress(f, s)
+	return dressOpen(f, s)
 }
 
 // hole is the size of the blocks that stay holes if they are empty.

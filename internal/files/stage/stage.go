@@ -57,6 +57,7 @@ type Task struct {
 	Expires   time.Time `json:"expires"`
 	Layers    []Layer   `json:"layers"`
 	Network   bool      `json:"network,omitempty"` // its programs have the network of the host
+	Copies    bool      `json:"copies,omitempty"`  // it has what file tools changed alone, see Options.Copies
 	Note      string    `json:"note,omitempty"`
 
 	dir   string
@@ -77,7 +78,10 @@ type Who struct{ Principal, Context, Client, Session string }
 
 // Options configures a Manager. Dir is required.
 type Options struct {
-	Dir     string
+	Dir string
+	// Copies reports that views cannot be file systems here. Then they are those of file tools alone, see package merged,
+	// and no program runs in one. nil means that they can.
+	Copies  func() bool
 	Covers  func() []string   // what children must not see
 	Lives   func(string) bool // reports whether a session exists; nil means that none ends
 	Expires func(Task)        // is called once with a task that expires soon; nil tells the log alone
@@ -142,8 +146,9 @@ func (t *Task) save() error {
 	return writeJSON(filepath.Join(t.dir, taskFile), stored{t, t.noted, t.told})
 }
 
-func (t *Task) upper(i int) string { return filepath.Join(t.dir, "layers", fmt.Sprint(i), "upper") }
-func (t *Task) work(i int) string  { return filepath.Join(t.dir, "layers", fmt.Sprint(i), "work") }
+func (t *Task) layer(i int) string { return filepath.Join(t.dir, "layers", fmt.Sprint(i)) }
+func (t *Task) upper(i int) string { return filepath.Join(t.layer(i), "upper") }
+func (t *Task) work(i int) string  { return filepath.Join(t.layer(i), "work") }
 
 // List returns the tasks, the newest first; all includes those that are not open any more.
 func (m *Manager) List(all bool) (list []*Task, err error) {
@@ -202,7 +207,7 @@ func (m *Manager) Begin(who Who) (string, error) {
 			continue
 		}
 		mine++
-		if t.Context != who.Context {
+		if t.Context != who.Context || t.Copies != m.copies() {
 			continue
 		}
 		if t.Session == who.Session {
@@ -229,7 +234,7 @@ func (m *Manager) Begin(who Who) (string, error) {
 	t := &Task{
 		ID: "st_" + strings.ToLower(rand.Text()[:8]), Principal: who.Principal, Context: who.Context, Client: who.Client,
 		Session: who.Session, State: Open, Created: now, Used: now, Expires: now.Add(m.opts.Expire),
-		Network: m.opts.Network, noted: fileClock(),
+		Network: m.opts.Network, Copies: m.copies(), noted: fileClock(),
 	}
 	t.dir = filepath.Join(m.opts.Dir, t.ID)
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
@@ -252,7 +257,7 @@ func (m *Manager) Current(who Who) string {
 		if id == "" {
 			return ""
 		}
-		if t, err := m.load(id); err == nil && t.State == Open && t.has(who) {
+		if t, err := m.load(id); err == nil && t.State == Open && t.has(who) && t.Copies == m.copies() {
 			return id
 		}
 	}
@@ -261,7 +266,7 @@ func (m *Manager) Current(who Who) string {
 		return ""
 	}
 	for _, t := range list {
-		if t.has(who) {
+		if t.has(who) && t.Copies == m.copies() {
 			m.remember(who, t.ID)
 			return t.ID
 		}
@@ -271,6 +276,9 @@ func (m *Manager) Current(who Who) string {
 	}
 	return ""
 }
+
+// copies reports whether new tasks have what file tools changed alone.
+func (m *Manager) copies() bool { return m.opts.Copies != nil && m.opts.Copies() }
 
 // has reports whether a task is that of a caller now.
 func (t *Task) has(who Who) bool {
@@ -417,7 +425,8 @@ func (t *Task) choose(all []Change, choice Choice) (chosen []Change, err error) 
 }
 
 func inside(dir, p string) bool {
-	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+	const sep = string(filepath.Separator)
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, sep)+sep)
 }
 
 // Refuse drops what a task has changed.

@@ -25,7 +25,9 @@ func open(t *testing.T, o Options) (*Manager, string) {
 		t.Fatal(err)
 	}
 	o.Dir = filepath.Join(base, "tasks")
-	if err := overlay.Probe(o.Dir); errors.Is(err, overlay.ErrNone) {
+	if copies {
+		o.Copies = func() bool { return true }
+	} else if err := overlay.Probe(o.Dir); errors.Is(err, overlay.ErrNone) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)
@@ -62,11 +64,22 @@ func (w *work) call(f func(v *View, root *os.Root)) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	root, err := v.Root(w.real)
-	if err != nil {
-		w.t.Fatal(err)
+	if v.live.task.Copies {
+		w.throughTools(v, func(dir string) {
+			root, err := os.OpenRoot(dir)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			defer root.Close()
+			f(v, root)
+		})
+	} else {
+		root, err := v.Root(w.real)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		f(v, root)
 	}
-	f(v, root)
 	if err := v.Leave(true); err != nil {
 		w.t.Fatal(err)
 	}
@@ -76,17 +89,21 @@ func (w *work) call(f func(v *View, root *os.Root)) {
 func (w *work) shell(line string) string {
 	w.t.Helper()
 	var out []byte
-	w.call(func(v *View, _ *os.Root) {
-		s, err := v.Space(false)
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		defer s.Close()
+	w.call(func(v *View, root *os.Root) {
 		cmd := exec.Command("/bin/sh", "-ec", line)
-		cmd.Dir = w.real
-		if err := s.Prepare(cmd); err != nil {
-			w.t.Fatal(err)
+		cmd.Dir = root.Name()
+		if !v.live.task.Copies {
+			cmd.Dir = w.real
+			s, err := v.Space(false)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			defer s.Close()
+			if err := s.Prepare(cmd); err != nil {
+				w.t.Fatal(err)
+			}
 		}
+		var err error
 		if out, err = cmd.CombinedOutput(); err != nil {
 			w.t.Fatalf("%v: %s", err, out)
 		}
@@ -205,28 +222,14 @@ func TestAFolderStaysUntilItIsAccepted(t *testing.T) {
 	if after := snapshot(t, real); after != before {
 		t.Fatalf("the folder changed:\n%s\nwas\n%s", after, before)
 	}
-	var want string
-	w.call(func(v *View, root *os.Root) {
-		s, err := v.Space(false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		want = w.shell(
-			"find . -type f -exec sha256sum {} + | sort; find . -printf '%p %y %m %l\\n' | sort; find . " +
-				"-type f -printf '%p %T@\\n' | sort",
-		)
-	})
+	const describe = "find . -type f -exec sha256sum {} + | sort; find . -printf '%p %y %m %l\\n' | sort; " +
+		"find . -type f -printf '%p %T@\\n' | sort"
+	want := w.shell(describe)
 	r := w.accept()
 	if len(r.Conflict) > 0 {
 		t.Errorf("conflicts: %v", r.Conflict)
 	}
-	cmd := exec.Command(
-		"/bin/sh",
-		"-ec",
-		"find . -type f -exec sha256sum {} + | sort; find . -printf '%p %y %m %l\\n' | sort; find . "+
-			"-type f -printf '%p %T@\\n' | sort",
-	)
+	cmd := exec.Command("/bin/sh", "-ec", describe)
 	cmd.Dir = real
 	got, err := cmd.CombinedOutput()
 	if err != nil || string(got) != want {
@@ -533,4 +536,58 @@ func testBranch(t *testing.T, format string) {
 	if _, err := m.AcceptBranch(t.Context(), w.id, "agent/fix", Choice{By: "ann"}); err == nil {
 		t.Error("a branch was replaced")
 	}
+}
+
+// A folder that stays keeps its time at an acceptance unless names came to it or left it, and gets its old time back
+// when that is undone.
+func TestAFolderKeepsItsTimeAtAnAcceptance(t *testing.T) {
+	for _, most := range []int{manyOps, 0} {
+		t.Run(fmt.Sprint("above ", most), func(t *testing.T) {
+			defer func(n int) { manyOps = n }(manyOps)
+			manyOps = most
+			testFolderTimes(t)
+		})
+	}
+}
+
+func testFolderTimes(t *testing.T) {
+	m, real := open(t, Options{})
+	old := time.Unix(1e9, 123456789)
+	dirs := []string{"edited", "mode", "made", "gone", "later", "undone"}
+	for _, dir := range dirs {
+		write(t, filepath.Join(real, dir, "f"), "old")
+	}
+	for _, dir := range append(dirs, ".") {
+		if err := os.Chtimes(filepath.Join(real, dir), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(when string, want map[string]bool) {
+		t.Helper()
+		for dir, kept := range want {
+			info, err := os.Stat(filepath.Join(real, dir))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.ModTime().Equal(old) != kept {
+				t.Errorf("after %s %s is of %v", when, dir, info.ModTime())
+			}
+		}
+	}
+	w := begin(t, m, "ann", real)
+	w.shell("echo new >edited/f; chmod 700 mode; sed -i s/old/new/ mode/f; echo new >made/new; rm gone/f; " +
+		"echo new >later/new; echo new >undone/f")
+	if r := w.accept(); len(r.Conflict) > 0 {
+		t.Fatal(r.Conflict)
+	}
+	check("the acceptance", map[string]bool{
+		"edited": true, "mode": true, "made": false, "gone": false, "undone": true, ".": true,
+	})
+	write(t, filepath.Join(real, "later/own"), "a person's")
+	if r, err := m.Undo(w.id, "ann"); err != nil || len(r.Conflict) > 0 {
+		t.Fatal(r.Conflict, err)
+	}
+	check("its undoing", map[string]bool{
+		"edited": true, "mode": true, "made": true, "gone": true, "undone": true, ".": true, "later": false,
+	})
 }

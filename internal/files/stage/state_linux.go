@@ -1,3 +1,5 @@
+//go:build !portable
+
 package stage
 
 import (
@@ -18,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gatehouse/internal/files/merged"
 )
 
 // owned is the prefix of the attributes that the overlay itself sets in an upper folder.
@@ -186,8 +190,16 @@ func attributesOf(f *os.File) (all map[string][]byte, has marks, err error) {
 	return all, has, nil
 }
 
-// dress gives an open file the owner, if permitted, the mode, the attributes and the time of a state.
-func dress(f *os.File, s State) error {
+// manyMost is that of manyOps.
+const manyMost = 64
+
+// syncFolder makes the names in an open folder durable.
+func syncFolder(d *os.File) error { return d.Sync() }
+
+// dress gives a name, which is open, the owner, if permitted, the mode, the attributes and the time of a state.
+func dress(_ *os.Root, _ string, f *os.File, s State) error { return dressOpen(f, s) }
+
+func dressOpen(f *os.File, s State) error {
 	fd := int(f.Fd())
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -260,36 +272,7 @@ func linkTime(root *os.Root, name string, nanos int64) error {
 }
 
 // clone copies a file, sharing its blocks where the file system can, and keeping its holes.
-func clone(to, from *os.File) error {
-	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil {
-		return nil
-	}
-	size, err := from.Seek(0, io.SeekEnd)
-	if err != nil {
-		return err
-	}
-	for at := int64(0); at < size; {
-		data, err := from.Seek(at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			break // nothing but a hole is left
-		}
-		end := size
-		if err == nil {
-			end, err = from.Seek(data, unix.SEEK_HOLE)
-		}
-		if err != nil {
-			data, end = at, size // this file system does not tell
-		}
-		n, err := io.Copy(io.NewOffsetWriter(to, data), io.NewSectionReader(from, data, end-data))
-		if err != nil {
-			return err
-		}
-		if at = data + n; n < end-data {
-			return to.Truncate(at) // it became shorter meanwhile
-		}
-	}
-	return to.Truncate(size)
-}
+func clone(to, from *os.File) error { return merged.CopyContent(to, from) }
 
 // mountsWithin returns the first mount below a folder, which an overlay would hide.
 func mountsWithin(folder string) string {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -198,22 +199,54 @@ func TestALargeFile(t *testing.T) {
 	}
 }
 
-// A million files are staged, and listed for a review.
+// A million files are staged, listed for a review, accepted and undone. It prints the time and the memory of each step.
 func TestAMillionFiles(t *testing.T) {
 	long(t)
 	m, real := open(t, Options{})
 	w := begin(t, m, "ann", real)
 	const many = 1_000_000
-	w.shell(fmt.Sprintf("mkdir many; cd many; seq 1 %d | xargs touch", many))
+	w.shell(fmt.Sprintf("mkdir many; cd many; seq 1 %d | split -l 1 -a 5 -", many))
 	if names, _ := os.ReadDir(real); len(names) != 0 {
 		t.Fatalf("the folder has %v", names)
 	}
 	began := time.Now()
+	step := func(what string) {
+		t.Logf("%d names %s in %v; most memory %s", many+1, what, time.Since(began).Round(time.Second), mostMemory(t))
+		began = time.Now()
+	}
 	_, all, err := m.Changes(w.id)
 	if err != nil || len(all) != many+1 {
 		t.Fatalf("%d changes, %v", len(all), err)
 	}
-	t.Logf("%d names listed in %v", len(all), time.Since(began))
+	all = nil
+	step("listed")
+	if r := w.accept(); len(r.Done) != many+1 || len(r.Conflict) > 0 {
+		t.Fatalf("%d of %d accepted, %d conflicts", len(r.Done), many+1, len(r.Conflict))
+	}
+	step("accepted")
+	if names, err := os.ReadDir(filepath.Join(real, "many")); err != nil || len(names) != many {
+		t.Errorf("the folder has %d names, %v", len(names), err)
+	}
+	began = time.Now()
+	if r, err := m.Undo(w.id, "ann"); err != nil || len(r.Done) != many+1 || len(r.Conflict) > 0 {
+		t.Fatalf("%d undone, %d conflicts, %v", len(r.Done), len(r.Conflict), err)
+	}
+	step("undone")
+	if names, _ := os.ReadDir(real); len(names) != 0 {
+		t.Errorf("the folder has %v", names)
+	}
+}
+
+// mostMemory returns the largest memory that this process has had.
+func mostMemory(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), "VmHWM:")
+	line, _, _ := strings.Cut(rest, "\n")
+	return strings.TrimSpace(line)
 }
 
 // Many small files are accepted and undone, all of them.

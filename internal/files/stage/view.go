@@ -12,6 +12,7 @@ import (
 
 	"gatehouse/internal/exec/overlay"
 	"gatehouse/internal/files/filelock"
+	"gatehouse/internal/files/merged"
 	"gatehouse/tool"
 )
 
@@ -20,7 +21,8 @@ type live struct {
 	mu     sync.Mutex
 	task   *Task
 	holder *overlay.Holder
-	roots  map[string]*os.Root // by folder
+	roots  map[string]*os.Root      // by folder
+	layers map[string]*merged.Layer // by folder, of a task of copies
 	calls  map[*View]bool
 	lock   *filelock.Lock // shared, while there are calls
 	last   time.Time      // of the end of the last call
@@ -46,7 +48,7 @@ const (
 
 // CannotStage returns why a folder cannot be staged, "" if it can.
 func (m *Manager) CannotStage(folder string) string {
-	if folder == "/" {
+	if filepath.Dir(folder) == folder {
 		return "the whole file system cannot be staged"
 	}
 	dir, err := filepath.EvalSymlinks(m.opts.Dir)
@@ -69,7 +71,7 @@ func (m *Manager) Enter(id string, folders []string, writes bool) (*View, error)
 	m.mu.Lock()
 	l := m.live[id]
 	if l == nil {
-		l = &live{roots: map[string]*os.Root{}, calls: map[*View]bool{}}
+		l = &live{roots: map[string]*os.Root{}, layers: map[string]*merged.Layer{}, calls: map[*View]bool{}}
 		m.live[id] = l
 	}
 	m.mu.Unlock()
@@ -161,6 +163,9 @@ func (m *Manager) open(l *live, folders []string) error {
 		}
 		t.Layers, missing = append(t.Layers, Layer{f}), true
 	}
+	if t.Copies && !missing && len(l.layers) == len(t.Layers) {
+		return nil
+	}
 	if l.holder != nil {
 		select {
 		case <-l.holder.Done():
@@ -184,6 +189,9 @@ func (m *Manager) open(l *live, folders []string) error {
 			return err
 		}
 	}
+	if t.Copies {
+		return m.openLayers(l)
+	}
 	p, err := m.plan(t)
 	if err != nil {
 		return err
@@ -196,11 +204,33 @@ func (m *Manager) open(l *live, folders []string) error {
 	return nil
 }
 
+// openLayers opens the layers of a task of copies that are not open. l.mu is held.
+func (m *Manager) openLayers(l *live) error {
+	for i, one := range l.task.Layers {
+		if l.layers[one.Lower] != nil {
+			continue
+		}
+		if err := like(l.task.upper(i), one.Lower); err != nil {
+			return err
+		}
+		layer, err := merged.Open(one.Lower, l.task.layer(i), m.opts.Bytes)
+		if err != nil {
+			return fmt.Errorf("the view of task %s: %w", l.task.ID, err)
+		}
+		l.layers[one.Lower] = layer
+	}
+	return nil
+}
+
 // drop ends the holding of a view. l.mu is held, and no call uses the view.
 func (m *Manager) drop(l *live) {
 	for f, r := range l.roots {
 		r.Close()
 		delete(l.roots, f)
+	}
+	for f, layer := range l.layers {
+		layer.Close()
+		delete(l.layers, f)
 	}
 	l.read = read{}
 	if l.holder != nil {
@@ -286,6 +316,39 @@ func like(dir, of string) error {
 	return os.Chtimes(dir, info.ModTime(), info.ModTime())
 }
 
+// Layer returns the changes of a folder that is in the view of a task of copies, and the function that releases them; nil
+// for another task.
+func (v *View) Layer(real string) (*merged.Layer, func() error, error) {
+	l := v.live
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.task.Copies {
+		return nil, nil, nil
+	}
+	for _, one := range l.task.Layers {
+		if !inside(one.Lower, real) {
+			continue
+		}
+		rel, err := filepath.Rel(one.Lower, real)
+		if err != nil || rel == "." {
+			return l.layers[one.Lower], func() error { return nil }, err
+		}
+		part, err := l.layers[one.Lower].Part(rel)
+		if err != nil {
+			return nil, nil, err
+		}
+		return part, part.ClosePart, nil
+	}
+	return nil, nil, l.task.outside(real)
+}
+
+func (t *Task) outside(real string) error {
+	return &tool.Refusal{
+		Code: tool.CodeOutsideRoot, Message: real + " is not in the view of task " + t.ID,
+		Next: "Use the folders with which the task began.",
+	}
+}
+
 // Root returns the view of a folder that is a layer or inside one. It is shared: the caller must not close it.
 func (v *View) Root(real string) (*os.Root, error) {
 	l := v.live
@@ -319,16 +382,19 @@ func (v *View) Root(real string) (*os.Root, error) {
 		}
 		return r, err
 	}
-	return nil, &tool.Refusal{
-		Code: tool.CodeOutsideRoot, Message: real + " is not in the view of task " + l.task.ID,
-		Next: "Use the folders with which the task began.",
-	}
+	return nil, l.task.outside(real)
 }
 
 // Space returns what a child needs to run in the view. loose means that it may outlive the call.
 func (v *View) Space(loose bool) (*overlay.Space, error) {
 	v.live.mu.Lock()
 	defer v.live.mu.Unlock()
+	if v.live.task.Copies {
+		return nil, &tool.Refusal{
+			Code: tool.CodeUnsupported, Message: "programs cannot be staged on this machine",
+			Next: "Use file tools, or ask the person to allow the call.",
+		}
+	}
 	v.live.loose = v.live.loose || loose
 	return v.live.holder.Space()
 }
@@ -343,6 +409,11 @@ func (v *View) Leave(wrote bool) error {
 		since = l.task.noted
 	}
 	delete(l.calls, v)
+	if len(l.calls) == 0 {
+		for _, layer := range l.layers {
+			layer.Settle()
+		}
+	}
 	var err error
 	if wrote || l.loose {
 		noted := l.oldest(fileClock()) // what calls that still run change is dated from their beginning

@@ -7,6 +7,8 @@ import (
 	"path"
 	"strings"
 	"syscall"
+
+	"gatehouse/internal/files/merged"
 )
 
 // These are the limits of one ignore file; the rest of a larger one is not read.
@@ -113,10 +115,10 @@ type Filter struct {
 }
 
 // NewFilter returns the filter of a directory inside a root, with the ignore files there and above.
-func NewFilter(root *os.Root, dir string) *Filter {
+func NewFilter(root merged.Folder, dir string) *Filter {
 	dir = path.Clean(dir)
 	r := rulesAbove(root, dir)
-	if d, err := root.OpenRoot(dir); err == nil {
+	if d, err := merged.Enter(root, dir); err == nil {
 		r = readRules(d, "", r, allIgnoreFiles)
 		d.Close()
 	}
@@ -124,7 +126,7 @@ func NewFilter(root *os.Root, dir string) *Filter {
 }
 
 // Below returns the filter of a subdirectory, which is open as root.
-func (f *Filter) Below(name string, root *os.Root) *Filter {
+func (f *Filter) Below(name string, root merged.Folder) *Filter {
 	if f == nil {
 		return nil
 	}
@@ -144,7 +146,7 @@ func (f *Filter) Ignores(name string, isDir func() bool) bool {
 }
 
 // readRules reads the ignore files of a directory.
-func readRules(root *os.Root, base string, next *rules, files ignoreFiles) *rules {
+func readRules(root merged.Folder, base string, next *rules, files ignoreFiles) *rules {
 	var list []rule
 	for _, n := range ignoreNames {
 		if files&n.bit != 0 {
@@ -158,13 +160,13 @@ func readRules(root *os.Root, base string, next *rules, files ignoreFiles) *rule
 }
 
 // rulesAbove reads the ignore files of the directories above the start.
-func rulesAbove(root *os.Root, start string) (r *rules) {
+func rulesAbove(root merged.Folder, start string) (r *rules) {
 	if start == "." {
 		return nil
 	}
 	parts := strings.Split(start, "/")
 	for i := range parts {
-		dir, err := root.OpenRoot(path.Join(append([]string{"."}, parts[:i]...)...))
+		dir, err := merged.Enter(root, path.Join(append([]string{"."}, parts[:i]...)...))
 		if err != nil {
 			return r
 		}
@@ -177,7 +179,7 @@ func rulesAbove(root *os.Root, start string) (r *rules) {
 	return r
 }
 
-func readSmall(root *os.Root, name string) []byte {
+func readSmall(root merged.Folder, name string) []byte {
 	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+
+	"gatehouse/internal/files/merged"
 )
 
 const (
@@ -30,7 +32,7 @@ const (
 
 // Options configures a walk. Root is required.
 type Options struct {
-	Root    *os.Root
+	Root    merged.Folder
 	Start   string // a directory inside Root, with slashes; "" means Root itself
 	Depth   int    // levels below Start, 1 for its entries alone; 0 means MaxDepth
 	Workers int    // 0 means 2
@@ -68,7 +70,7 @@ type Dir struct {
 	Path  string // from Start, with slashes; "" is Start itself
 	Depth int    // levels below Start
 
-	root   *os.Root
+	root   merged.Folder
 	parent *Dir
 	rules  *rules
 	refs   atomic.Int32
@@ -111,7 +113,7 @@ func Walk(ctx context.Context, o Options, visit Visit) (Stats, error) {
 	}
 	start := &Dir{}
 	var err error
-	if start.root, err = o.Root.OpenRoot(w.prefix); err != nil {
+	if start.root, err = merged.Enter(o.Root, w.prefix); err != nil {
 		return Stats{}, err
 	}
 	if !o.All {
@@ -243,7 +245,7 @@ func (w *walk) openTask(t task) (*Dir, error) {
 		return t.dir, nil
 	}
 	defer t.dir.closeDir()
-	root, err := t.dir.root.OpenRoot(t.name + "/.")
+	root, err := merged.Enter(t.dir.root, t.name+"/.")
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +261,7 @@ func (w *walk) readTask(worker int, t task) {
 		return
 	}
 	defer d.closeDir()
-	f, err := d.root.OpenFile(".", os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := merged.List(d.root)
 	if err != nil {
 		w.unreadable.Add(1)
 		return

@@ -11,7 +11,7 @@ import (
 // refusal.
 func (r *request) awaitApproval(c *call, p *dispatch.Pending) {
 	if c.currentTask() == nil && !c.convertToTask() &&
-		!c.convertToJob("waits for an operator's approval, "+p.Approval.ID) {
+		!c.convertToJob(p.Error()) {
 		r.e.opts.Calls.Withdraw(p)
 		r.sendRefusal(
 			c,
@@ -23,7 +23,7 @@ func (r *request) awaitApproval(c *call, p *dispatch.Pending) {
 		return
 	}
 	t := c.currentTask()
-	t.run.Note("waits for an operator's approval, " + p.Approval.ID)
+	t.run.Note(p.Error())
 	p.Then(func(ap approvals.Request) {
 		r.e.work.Go(func() { r.approvalDecided(c, t, ap) })
 	})

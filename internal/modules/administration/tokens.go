@@ -39,11 +39,12 @@ func (t Tokens) List(ctx context.Context, user string) (out TokenList, err error
 
 // NewToken is a token to create.
 type NewToken struct {
-	User    string   `json:"user,omitempty" doc:"whom it identifies; default: the only user"`
-	Name    string   `json:"name,omitempty" doc:"to recognize it by" max:"64"`
-	Context string   `json:"context,omitempty" doc:"the context that it is bound to" max:"64"`
-	Scopes  []string `json:"scopes,omitempty" doc:"what it permits: read, *, metrics, or tools:, resources: and prompts: with a pattern; default: all that its user may do"`
-	Expires string   `json:"expires,omitempty" doc:"12h, 30d, 8w or never" default:"90d"`
+	User       string   `json:"user,omitempty" doc:"whom it identifies; default: the only user"`
+	Name       string   `json:"name,omitempty" doc:"to recognize it by" max:"64"`
+	Context    string   `json:"context,omitempty" doc:"the context that it is bound to" max:"64"`
+	Scopes     []string `json:"scopes,omitempty" doc:"what it permits: read, *, metrics, or tools:, resources: and prompts: with a pattern; default: all that its user may do"`
+	Unattended bool     `json:"unattended,omitempty" doc:"for a program that no person is beside: its changes are staged for a review, see stage.unattended"`
+	Expires    string   `json:"expires,omitempty" doc:"12h, 30d, 8w or never" default:"90d"`
 }
 
 // MadeToken is a new token with its secret.
@@ -57,7 +58,7 @@ func (t Tokens) Create(ctx context.Context, in NewToken, now time.Time) (out Mad
 	if t.Service == nil {
 		return out, errAbsent
 	}
-	made := identity.Token{User: in.User, Name: in.Name, Context: in.Context, Scopes: in.Scopes}
+	made := identity.Token{User: in.User, Name: in.Name, Context: in.Context, Scopes: in.Scopes, Unattended: in.Unattended}
 	if made.Until, err = ParseExpiry(cmp.Or(in.Expires, TokenExpiry), now); err != nil {
 		return out, &Invalid{fmt.Errorf("expires: %w", err)}
 	}

@@ -110,7 +110,7 @@ func New(cfg Config) module.New {
 		m.offer.Tools = []tool.Tool{
 			m.runTool(), m.statusTool(), m.listTool(), m.logsTool(), m.testsTool(), m.stopTool(),
 		}
-		tool.Stage(m.offer.Tools)
+		tool.StagePrograms(m.offer.Tools)
 		if cfg.Lister != nil {
 			cfg.Lister(m.running)
 		}

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
+	"gatehouse/internal/files/merged"
 	"gatehouse/internal/files/roots"
 	"gatehouse/internal/files/walk"
 	"gatehouse/tool"
@@ -141,7 +141,7 @@ func filterOf(p roots.Place) *walk.Filter {
 	if err != nil {
 		q = p
 	}
-	return walk.NewFilter(q.Root, filepath.ToSlash(q.Name))
+	return walk.NewFilter(q.Tree(), filepath.ToSlash(q.Name))
 }
 
 // lister makes one page of a listing.
@@ -149,7 +149,7 @@ type lister struct {
 	ctx      context.Context // of the call: a lister lives no longer
 	in       *listIn
 	p        roots.Place
-	root     *os.Root
+	root     merged.Folder
 	globs    walk.Globs
 	filter   *walk.Filter
 	maxBytes int // approximate length of a flat page
@@ -184,7 +184,7 @@ func (l *lister) flat() (listOut, error) {
 }
 
 // describeEntry returns one entry, or false if it was deleted.
-func describeEntry(p roots.Place, root *os.Root, name string) (entry, bool) {
+func describeEntry(p roots.Place, root merged.Folder, name string) (entry, bool) {
 	info, err := root.Lstat(name)
 	if err != nil {
 		return entry{}, false

@@ -9,11 +9,11 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
+	"gatehouse/internal/files/merged"
 	"gatehouse/internal/files/walk"
 	"gatehouse/tool"
 )
@@ -31,7 +31,7 @@ func (a item) compare(b item) int {
 // selector finds the first entries of one directory in an order. It holds little
 // more than those in memory, however many entries the directory has.
 type selector struct {
-	root   *os.Root
+	root   merged.Folder
 	filter *walk.Filter
 	globs  walk.Globs
 	sort   string // "" or name, size, mtime
@@ -41,7 +41,7 @@ type selector struct {
 
 // first returns the first n entries that follow after, sorted.
 func (ch *selector) first(ctx context.Context, after item, n int) ([]item, error) {
-	d, err := ch.root.Open(".")
+	d, err := merged.List(ch.root)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (ch *selector) accept(it *item) bool {
 	return true
 }
 
-func isDir(root *os.Root, name string) bool {
+func isDir(root merged.Folder, name string) bool {
 	info, err := root.Lstat(name)
 	return err == nil && info.IsDir()
 }

@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 
+	"gatehouse/internal/files/merged"
 	"gatehouse/internal/files/roots"
 	"gatehouse/internal/files/search"
 	"gatehouse/internal/files/walk"
@@ -64,7 +63,7 @@ type treeWriter struct {
 
 // dir writes the entries of one directory, open as root. seen is the path to the
 // last entry of the previous page.
-func (w *treeWriter) dir(root *os.Root, f *walk.Filter, rel string, level int, seen []string) error {
+func (w *treeWriter) dir(root merged.Folder, f *walk.Filter, rel string, level int, seen []string) error {
 	ch := selector{root: root, filter: f}
 	left := w.in.Limit + 1 - w.lines
 	var after item
@@ -92,7 +91,7 @@ func (w *treeWriter) dir(root *os.Root, f *walk.Filter, rel string, level int, s
 
 // resume continues in the directory in which the previous page ended.
 func (w *treeWriter) resume(
-	root *os.Root, f *walk.Filter, rel string, level int, seen []string,
+	root merged.Folder, f *walk.Filter, rel string, level int, seen []string,
 ) (inside bool, err error) {
 	if level >= w.in.Depth || !isDir(root, seen[0]) {
 		return false, nil
@@ -112,7 +111,7 @@ func (w *treeWriter) resume(
 func indent(level int) string { return strings.Repeat(" ", level-1) }
 
 // entry writes one entry and the levels below it.
-func (w *treeWriter) entry(root *os.Root, f *walk.Filter, rel string, level int, name string) error {
+func (w *treeWriter) entry(root merged.Folder, f *walk.Filter, rel string, level int, name string) error {
 	info, err := root.Lstat(name)
 	if err != nil {
 		return nil // deleted since the directory was read
@@ -145,9 +144,9 @@ func (w *treeWriter) entry(root *os.Root, f *walk.Filter, rel string, level int,
 // descend opens a directory. While a directory contains only one directory, it
 // opens that instead. names is the path to the directory it returns.
 func (w *treeWriter) descend(
-	root *os.Root, f *walk.Filter, name string,
-) (sub *os.Root, names []string, below *walk.Filter, err error) {
-	if sub, err = root.OpenRoot(filepath.FromSlash(name + "/.")); err != nil {
+	root merged.Folder, f *walk.Filter, name string,
+) (sub merged.Folder, names []string, below *walk.Filter, err error) {
+	if sub, err = merged.Enter(root, name+"/."); err != nil {
 		return nil, nil, nil, err
 	}
 	names, below = []string{name}, f.Below(name, sub)
@@ -157,7 +156,7 @@ func (w *treeWriter) descend(
 		if err != nil || len(items) != 1 || ch.ignored > 0 || !isDir(sub, items[0].name) {
 			break
 		}
-		next, err := sub.OpenRoot(items[0].name)
+		next, err := merged.Enter(sub, items[0].name)
 		if err != nil {
 			break
 		}
@@ -180,7 +179,7 @@ func (w *treeWriter) writeLine(line, at string) error {
 
 // countBelow returns how many files are below a directory, as text. It stops
 // counting at maxCount and at maxCountTotal.
-func (w *treeWriter) countBelow(root *os.Root) string {
+func (w *treeWriter) countBelow(root merged.Folder) string {
 	if w.counted > maxCountTotal {
 		return countEntries(root)
 	}
@@ -211,8 +210,8 @@ func (w *treeWriter) countBelow(root *os.Root) string {
 }
 
 // countEntries returns the number of entries of a directory itself, as text.
-func countEntries(root *os.Root) string {
-	d, err := root.Open(".")
+func countEntries(root merged.Folder) string {
+	d, err := merged.List(root)
 	if err != nil {
 		return "not readable"
 	}

@@ -98,6 +98,9 @@ type guardedRoots struct {
 
 func (g guardedRoots) Guard() *roots.Guard { return g.guard }
 
+// Unguarded returns the roots with the guard that they had.
+func (g guardedRoots) Unguarded() tool.Roots { return g.Roots }
+
 // Above returns the root that contains root. Package roots calls it for a set
 // of roots that may be a part of another set.
 func (g guardedRoots) Above(root *os.Root) string {

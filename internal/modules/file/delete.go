@@ -107,12 +107,7 @@ func (m *files) trashOrDelete(ctx context.Context, h *roots.Hold, p roots.Place)
 		}
 	}
 	h.Release() // the deletion may take long and is not atomic, so that holding gains nothing
-	parent, base, err := p.Parent()
-	if err != nil {
-		return "", 0, p.Refuse(err)
-	}
-	defer parent.Close()
-	if err := parent.RemoveAll(base); err != nil {
+	if err := p.RemoveAll(); err != nil {
 		return "", 0, p.Refuse(err)
 	}
 	return "", 0, nil

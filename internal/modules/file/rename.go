@@ -79,7 +79,7 @@ func (m *files) renameAt(c *tool.Call, from, to roots.Place, in renameIn) (note 
 			Next:    "Give the whole new path, including the file's name.",
 		}
 	}
-	if from.Root != to.Root {
+	if !from.InFolderOf(to) {
 		return "", &tool.Refusal{
 			Code:    tool.CodeUnsupported,
 			Message: in.OldPath + " and " + in.NewPath + " are in different folders of the workspace",
@@ -96,6 +96,9 @@ func (m *files) renameAt(c *tool.Call, from, to roots.Place, in renameIn) (note 
 	if err := move(from, to, info, was != nil); err != nil {
 		m.dropSnapshot(was)
 		return "", err
+	}
+	if now, err := to.Lstat(); err == nil {
+		info = now // another file number, if the changes of a task are kept as copies
 	}
 	return m.recordChange(c, to, change{action: "renamed", from: from.Name, moved: info, before: was}), nil
 }

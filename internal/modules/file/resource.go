@@ -8,11 +8,11 @@ import (
 	"io/fs"
 	"mime"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"gatehouse/internal/files/merged"
 	"gatehouse/internal/files/roots"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -116,7 +116,7 @@ func namesIn(p roots.Place) ([]string, error) {
 		return nil, err
 	}
 	defer root.Close()
-	d, err := root.Open(".")
+	d, err := merged.List(root)
 	if err != nil {
 		return nil, p.Refuse(err)
 	}
@@ -137,7 +137,7 @@ func namesIn(p roots.Place) ([]string, error) {
 	return names, nil
 }
 
-func leadsToDir(root *os.Root, name string) bool {
+func leadsToDir(root merged.Folder, name string) bool {
 	info, err := root.Stat(name)
 	return err == nil && info.IsDir()
 }

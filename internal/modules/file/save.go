@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
@@ -175,12 +174,9 @@ func (k *headRecorder) Write(b []byte) (int, error) {
 // needs no permission on the file itself, but a read-only file must stay as it
 // is.
 func checkWritable(p roots.Place) error {
-	f, err := p.Open(os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	err := p.Writable()
 	if r, ok := errors.AsType[*tool.Refusal](err); ok && r.Code == tool.CodeDenied {
 		return &tool.Refusal{Code: tool.CodeDenied, Message: p.Path + " is read-only for this server"}
-	}
-	if err == nil {
-		f.Close()
 	}
 	return nil // other errors do not prevent the replacement, such as ETXTBSY of a running program
 }

@@ -121,7 +121,7 @@ func (in *searchIn) query(c *tool.Call) (q search.Query, p roots.Place, err erro
 	if err != nil {
 		return q, p, err
 	}
-	q.Tree = walk.Options{Root: p.Root, Start: filepath.ToSlash(p.Name), All: in.All}
+	q.Tree = walk.Options{Root: p.Tree(), Start: filepath.ToSlash(p.Name), All: in.All}
 	if q.Tree.Skip = skipVirtual(p); !info.IsDir() {
 		if err := p.MustBeRegular(info); err != nil {
 			return q, p, err

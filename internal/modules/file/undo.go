@@ -439,12 +439,7 @@ func (m *files) restoreContent(ctx context.Context, h *roots.Hold, p roots.Place
 // removePlace deletes the file or empty directory at p in the directory that was
 // checked before.
 func removePlace(p roots.Place) error {
-	parent, base, err := p.Parent()
-	if err != nil {
-		return p.Refuse(err)
-	}
-	defer parent.Close()
-	if err := parent.Remove(base); err != nil {
+	if err := p.Remove(); err != nil {
 		return p.Refuse(err)
 	}
 	return nil

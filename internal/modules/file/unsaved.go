@@ -13,7 +13,7 @@ func (m *files) unsavedIn(ctx context.Context, c *tool.Call, p roots.Place) (tex
 	if m.unsaved == nil {
 		return nil, "", false
 	}
-	return m.unsaved(ctx, c, filepath.Join(p.Root.Name(), p.Name))
+	return m.unsaved(ctx, c, filepath.Join(p.Folder(), p.Name))
 }
 
 // unsavedNote says that an editor has unsaved changes of a file; "" if none has.

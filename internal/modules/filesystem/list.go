@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"unicode"
 	"unicode/utf16"
 
+	"gatehouse/internal/files/merged"
 	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
@@ -27,7 +27,7 @@ import (
 const maxEntries = 200_000
 
 // openDir opens a directory as a root of its own, which the caller closes.
-func openDir(c *tool.Call, path string) (roots.Place, *os.Root, error) {
+func openDir(c *tool.Call, path string) (roots.Place, merged.Folder, error) {
 	p, err := findPlace(c, path)
 	if err != nil {
 		return p, nil, err
@@ -40,8 +40,8 @@ func openDir(c *tool.Call, path string) (roots.Place, *os.Root, error) {
 }
 
 // readEntries reads a directory, sorted by name.
-func readEntries(p roots.Place, root *os.Root, path string) ([]fs.DirEntry, error) {
-	d, err := root.Open(".")
+func readEntries(p roots.Place, root merged.Folder, path string) ([]fs.DirEntry, error) {
+	d, err := merged.List(root)
 	if err != nil {
 		return nil, nodeError(p.Refuse(err), "scandir", path)
 	}

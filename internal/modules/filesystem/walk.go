@@ -3,11 +3,11 @@ package filesystem
 import (
 	"context"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
 
+	"gatehouse/internal/files/merged"
 	"gatehouse/internal/files/roots"
 	"gatehouse/internal/files/walk"
 	"gatehouse/tool"
@@ -32,7 +32,7 @@ type walker struct {
 // the start. If the entry is a directory, the function that visit returns
 // handles its content; nil skips it.
 func (w *walker) walk(
-	root *os.Root, below string, depth int, visit func(rel string, e fs.DirEntry) func(*os.Root) error,
+	root merged.Folder, below string, depth int, visit func(rel string, e fs.DirEntry) func(merged.Folder) error,
 ) error {
 	if err := context.Cause(w.ctx); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (w *walker) walk(
 		if enter == nil || !e.IsDir() || depth >= deepest {
 			continue
 		}
-		sub, err := root.OpenRoot(e.Name())
+		sub, err := merged.Enter(root, e.Name())
 		if err != nil {
 			continue // deleted, or not readable
 		}
@@ -88,16 +88,16 @@ func searchFiles(ctx context.Context, c *tool.Call, in searchIn) (tool.Result, e
 	top := filepath.Join(p.Folder(), p.Name)
 	w := &walker{ctx: ctx, p: p, path: in.Path, left: maxEntries}
 	var found []string
-	var look func(*os.Root, string, int) error
-	look = func(dir *os.Root, below string, depth int) error {
-		return w.walk(dir, below, depth, func(rel string, e fs.DirEntry) func(*os.Root) error {
+	var look func(merged.Folder, string, int) error
+	look = func(dir merged.Folder, below string, depth int) error {
+		return w.walk(dir, below, depth, func(rel string, e fs.DirEntry) func(merged.Folder) error {
 			if excluded.any(rel) || e.Type()&fs.ModeSymlink != 0 && leavesRoots(p, rel) {
 				return nil
 			}
 			if wanted.any(rel) && len(found) <= maxFound {
 				found = append(found, toValidUTF8([]byte(filepath.Join(top, filepath.FromSlash(rel)))))
 			}
-			return func(sub *os.Root) error { return look(sub, rel, depth+1) }
+			return func(sub merged.Folder) error { return look(sub, rel, depth+1) }
 		})
 	}
 	if err := look(root, "", 1); err != nil {
@@ -193,9 +193,9 @@ func directoryTree(ctx context.Context, c *tool.Call, in treeIn) (tool.Result, e
 	return textResult(s)
 }
 
-func (w *walker) tree(root *os.Root, below string, depth int, excluded patterns) ([]node, error) {
+func (w *walker) tree(root merged.Folder, below string, depth int, excluded patterns) ([]node, error) {
 	all := []node{}
-	err := w.walk(root, below, depth, func(rel string, e fs.DirEntry) func(*os.Root) error {
+	err := w.walk(root, below, depth, func(rel string, e fs.DirEntry) func(merged.Folder) error {
 		if excluded.any(rel) {
 			return nil
 		}
@@ -205,7 +205,7 @@ func (w *walker) tree(root *os.Root, below string, depth int, excluded patterns)
 		}
 		all = append(all, one)
 		children := one.Children
-		return func(sub *os.Root) (err error) {
+		return func(sub merged.Folder) (err error) {
 			*children, err = w.tree(sub, rel, depth+1, excluded)
 			return err
 		}

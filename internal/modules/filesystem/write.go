@@ -57,12 +57,8 @@ func checkWritable(p roots.Place) (fs.FileInfo, error) {
 	if err := p.MustBeRegular(was); err != nil {
 		return nil, err
 	}
-	f, err := p.Open(os.O_WRONLY|syscall.O_NONBLOCK, 0)
-	if code(err) == tool.CodeDenied {
+	if err := p.Writable(); code(err) == tool.CodeDenied {
 		return nil, err
-	}
-	if err == nil {
-		f.Close()
 	}
 	return was, nil
 }
@@ -184,7 +180,7 @@ func placeToMove(c *tool.Call, path string) (roots.Place, error) {
 // rename never replaces anything: a file gets a second name and then loses the
 // first, and the system refuses to rename a directory onto an existing file.
 func (m *fileServer) rename(ctx context.Context, h *roots.Hold, from, to roots.Place, info fs.FileInfo) error {
-	if from.Root != to.Root {
+	if !from.InFolderOf(to) {
 		if !info.Mode().IsRegular() {
 			return syscall.EXDEV
 		}
@@ -193,7 +189,7 @@ func (m *fileServer) rename(ctx context.Context, h *roots.Hold, from, to roots.P
 	if !info.IsDir() {
 		err := roots.Link(from, to)
 		if err == nil {
-			return removePlace(from)
+			return from.Remove()
 		}
 		if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 			return err
@@ -219,15 +215,5 @@ func (m *fileServer) copyAndRemove(ctx context.Context, h *roots.Hold, from, to 
 	if err != nil {
 		return err
 	}
-	return removePlace(from)
-}
-
-// removePlace deletes a file in the directory that was checked before.
-func removePlace(p roots.Place) error {
-	parent, base, err := p.Parent()
-	if err != nil {
-		return err
-	}
-	defer parent.Close()
-	return parent.Remove(base)
+	return from.Remove()
 }

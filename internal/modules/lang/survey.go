@@ -62,7 +62,7 @@ func survey(ctx context.Context, p roots.Place) (detectOut, error) {
 	timed, cancel := context.WithTimeout(ctx, surveyTime)
 	defer cancel()
 	t := &tally{place: p, stop: stop, shares: make(map[string]*share)}
-	_, err = walk.Walk(timed, walk.Options{Root: at.Root, Start: start}, t.visit)
+	_, err = walk.Walk(timed, walk.Options{Root: at.Tree(), Start: start}, t.visit)
 	note := ""
 	switch {
 	case err == nil:

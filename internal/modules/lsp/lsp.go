@@ -69,7 +69,7 @@ func New(cfg Config) module.New {
 			m.definitionTool(), m.referencesTool(), m.hoverTool(), m.symbolsTool(), m.diagnosticsTool(), m.renameTool(),
 			m.actionTool(),
 		}
-		tool.Stage(m.offer.Tools) // what they change goes through file_edit_all
+		tool.StagePrograms(m.offer.Tools) // what they change goes through file_edit_all
 		return m, nil
 	}
 }

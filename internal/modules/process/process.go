@@ -146,7 +146,7 @@ func New(cfg Config) module.New {
 			m.startTool(), m.runTool(), m.listTool(), m.outputTool(), m.screenTool(), m.inputTool(), m.resizeTool(),
 			m.stopTool(), m.killTool(), m.removeTool(),
 		}
-		tool.Stage(m.offer.Tools)
+		tool.StagePrograms(m.offer.Tools)
 		return m, nil
 	}
 }

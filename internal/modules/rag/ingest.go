@@ -209,7 +209,7 @@ func (s *source) list(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	options := walk.Options{Root: s.place.Root, Start: filepath.ToSlash(s.place.Name), All: s.all}
+	options := walk.Options{Root: s.place.Tree(), Start: filepath.ToSlash(s.place.Name), All: s.all}
 	stats, err := walk.Walk(ctx, options, func(_ int, d *walk.Dir, entries []walk.Entry) {
 		for _, e := range entries {
 			rel := d.Join(e.Name)

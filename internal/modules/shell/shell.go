@@ -86,7 +86,7 @@ func New(cfg Config) module.New {
 		m.prepareLists(ctx)
 		m.offer.Tools = []tool.Tool{run, m.executeTool(), m.systemTool()}
 		if !m.cfg.Confine { // a sandbox shows the folders themselves
-			tool.Stage(m.offer.Tools)
+			tool.StagePrograms(m.offer.Tools)
 		}
 		return m, nil
 	}

@@ -39,6 +39,7 @@ var layers = [][]unit{
 			why:  "a tree of files is mounted without knowing what they hold",
 		},
 		{path: "internal/files/filelock", only: []string{}, why: "a file is locked the same way whatever it holds"},
+		{path: "internal/files/merged", only: []string{}, why: "a folder is read with its changes whoever made them"},
 	},
 	{
 		{
@@ -141,8 +142,11 @@ var layers = [][]unit{
 		},
 		{
 			path: "internal/files/stage",
-			only: []string{"tool", "internal/exec/overlay", "internal/files/atomicfile", "internal/files/filelock"},
-			why:  "what changed in folders is kept apart the same way for every caller",
+			only: []string{
+				"tool", "internal/exec/overlay", "internal/files/atomicfile", "internal/files/filelock",
+				"internal/files/merged",
+			},
+			why: "what changed in folders is kept apart the same way for every caller",
 		},
 		{path: "internal/files/roots", why: "folders are opened the same way for every caller"},
 		{
@@ -166,7 +170,11 @@ var layers = [][]unit{
 			why:  "a server of vectors is given numbers and vectors, and no texts",
 		},
 		{path: "internal/files/language", why: "the language of a text follows from the text"},
-		{path: "internal/files/walk", only: []string{}, why: "walking needs an open root and nothing else of ours"},
+		{
+			path: "internal/files/walk",
+			only: []string{"internal/files/merged"},
+			why:  "walking needs an open folder and nothing else of ours",
+		},
 		{
 			path: "internal/files/symbols",
 			only: []string{"internal/access/displaytext"},
@@ -403,7 +411,7 @@ var moduleImports = []string{
 	"internal/exec/shellpolicy", "internal/exec/supervisor", "internal/exec/terminal",
 	"internal/files/atomicfile", "internal/files/edit", "internal/files/extract", "internal/files/filelock",
 	"internal/files/filewatch", "internal/files/embed", "internal/files/vectorstore", "internal/files/index",
-	"internal/files/language", "internal/files/roots", "internal/files/search", "internal/files/sqlfile",
+	"internal/files/language", "internal/files/merged", "internal/files/roots", "internal/files/search", "internal/files/sqlfile",
 	"internal/files/stage", "internal/files/symbols",
 	"internal/files/walk",
 	"internal/maintenance/backup", "internal/maintenance/update",
