@@ -34,8 +34,10 @@ type tree struct {
 	marks *os.Root // cuts
 	most  int64
 
-	writing sync.Mutex // held while something is copied
+	// writing is held while something is copied to upper, which may take long.
+	writing sync.Mutex
 
+	// mu guards the maps and lists below, and is held for moments.
 	mu    sync.Mutex
 	cuts  map[string]bool
 	made  []string               // folders that were made in upper because a call used them
