@@ -112,7 +112,7 @@ func checkStaging(folders config.Folders, layer string) finding {
 		if runtime.GOOS == "linux" {
 			fix += "; allow user namespaces, and use a data folder on ext4, xfs, btrfs or tmpfs"
 		}
-		return ok("staged calls: %v", err).but("warn", fix)
+		return ok("staged calls: %v", err).but("warn", "%s", fix)
 	}
 	return ok("staged calls: overlay file systems can be mounted over folders")
 }

@@ -355,6 +355,9 @@ type Choice struct {
 // Accept copies changes of a task to the folders. A task of which nothing is left is closed, unless something runs in it.
 func (m *Manager) Accept(id string, c Choice) (r Result, err error) {
 	err = m.locked(id, func(t *Task, busy bool) error {
+		if _, err := t.recover(); err != nil { // of a host that was killed
+			return err
+		}
 		all, chosen, err := t.review(c)
 		if err != nil {
 			return err
@@ -455,6 +458,9 @@ func (m *Manager) Undo(id, by string) (r Result, err error) {
 	err = m.locked(id, func(t *Task, _ bool) error {
 		if len(t.acceptances()) == 0 {
 			return fmt.Errorf("nothing of task %s was accepted", id)
+		}
+		if _, err := t.recover(); err != nil { // of a host that was killed
+			return err
 		}
 		r, err = t.undo(by)
 		return err
