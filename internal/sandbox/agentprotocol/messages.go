@@ -268,8 +268,8 @@ const (
 	DiskUsage                  // answered by an Entry with the bytes in use on the writable file systems as its size
 	// answered by an Entry for each counter of the agent's own control group, with the value as its size
 	GroupUsage
-	// what belongs to user 0 (with All, everything) at or below Path is given to user Offset and group Length;
-	// answered by Exit alone
+	// user Offset and group Length get the files of user 0, with All every file, at or below Path; answered by Exit
+	// alone
 	ChownTree
 	TreeSize // answered by an Entry with the bytes of the files below Path as its size
 	afterOps
