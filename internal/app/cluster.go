@@ -31,6 +31,8 @@ type clusterNodes struct {
 	sessions *cluster.Bucket
 	shared   *cluster.Bucket // of keys
 	files    *filelog.Files  // with secrets
+	browsers *browserNames
+	jobs     *jobNotes
 	lease    time.Duration
 
 	transport *http.Transport // to other nodes
@@ -80,6 +82,12 @@ func (a *App) openCluster(ctx context.Context) error {
 		return fmt.Errorf("share the keys of the cluster: %w", err)
 	}
 	if err := nodes.shareSecrets(ctx); err != nil {
+		return err
+	}
+	if nodes.browsers, err = a.openBrowserNames(ctx); err != nil {
+		return err
+	}
+	if nodes.jobs, err = a.openJobNotes(ctx); err != nil {
 		return err
 	}
 	if err := nodes.answerStatus(); err != nil {

@@ -49,6 +49,9 @@ func (e sessionsElsewhere) Task(
 			return true
 		}
 	}
+	if e.jobs.lost(r.Context(), id) {
+		return false // it has failed, which this node says
+	}
 	writeNodeError(w, http.StatusBadGateway, body,
 		"the task is on node "+node+", which is not heard; if the node has died, the task is lost")
 	return true
@@ -62,6 +65,7 @@ func (a *App) joinBus(o *core.Options) {
 	o.Modules.Node = a.nodes.ID()
 	o.Requests = &nodebus.Bus{
 		Bus: a.bus, Self: a.nodes.ID(), Node: a.nodes.knowsNode, Transport: a.nodes.nodeTransport(nodebus.Service),
+		Resolve: a.nodes.browsers.nodeOf, Lost: a.nodes.jobs.lostCall,
 	}
 }
 

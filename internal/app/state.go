@@ -151,7 +151,7 @@ func (a *App) openState(ctx context.Context) error {
 		}
 	}
 	if a.nodes != nil {
-		shared, err := statelog.Open(ctx, a.nodes.Node, "state", a.log)
+		shared, err := statelog.Open(ctx, a.nodes.Node, stateBucket, a.log)
 		if err != nil {
 			return fmt.Errorf("state of the cluster: %w", err)
 		}

@@ -41,7 +41,7 @@ func (a *App) openStores(ctx context.Context) (err error) {
 		}
 	}
 	if a.jobs == nil {
-		if a.jobs, err = jobs.Open("", jobs.Options{Log: a.log, DefaultTTL: a.cfg.Limits.JobKeep, NewID: a.nodes.newID()}); err != nil {
+		if a.jobs, err = jobs.Open("", a.jobOptions()); err != nil {
 			return err
 		}
 	}
@@ -91,7 +91,15 @@ func (a *App) openJobs() (*jobs.Manager, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	return jobs.Open(filepath.Join(dir, "jobs.db"), jobs.Options{Log: a.log, DefaultTTL: a.cfg.Limits.JobKeep, NewID: a.nodes.newID()})
+	return jobs.Open(filepath.Join(dir, "jobs.db"), a.jobOptions())
+}
+
+func (a *App) jobOptions() jobs.Options {
+	o := jobs.Options{Log: a.log, DefaultTTL: a.cfg.Limits.JobKeep, NewID: a.nodes.newID()}
+	if a.nodes != nil && a.nodes.jobs != nil {
+		o.Changed = a.nodes.jobs.changed
+	}
+	return o
 }
 
 // openSpool creates a folder for this host alone, because a spool belongs to one host at a time, and removes it at

@@ -10,9 +10,13 @@ import (
 
 func (a *App) webViewDeps() (webview.Config, error) {
 	s := a.cfg.Modules.WebView
-	return webview.Config{
+	c := webview.Config{
 		Settings: s, Secret: a.pageSecret, Claim: claims("browsers", cmp.Or(s.Total, webview.DefaultTotal)),
-	}, nil
+	}
+	if a.nodes != nil {
+		c.Named = a.nodes.browsers.claim
+	}
+	return c, nil
 }
 
 // pageSecret returns a secret of the store if a variable of the caller's context refers to it and to no other.

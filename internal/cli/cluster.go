@@ -16,9 +16,10 @@ import (
 func clusterCommand(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cluster",
-		Short: "Show the nodes of a cluster, let others join, drain, leave and be removed",
-		Long: `Show the nodes of a cluster, let others join, drain, leave and be removed. A host is a node if it is
-served with --cluster; the commands are for the node that runs on this machine.`,
+		Short: "Show and change the nodes of a cluster, and back it up",
+		Long: `Show the nodes of a cluster, let others join, drain, leave and be removed, back it up
+and restore it. A host is a node if it is served with --cluster; the commands are for
+the node that runs on this machine.`,
 		Example: `  gatehouse cluster status
   gatehouse cluster join-token > token
   gatehouse cluster drain --wait 10m
@@ -26,7 +27,8 @@ served with --cluster; the commands are for the node that runs on this machine.`
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(clusterStatus(w), clusterJoinToken(w), clusterDrain(w), clusterLeave(w), clusterRemove(w))
+	c.AddCommand(clusterStatus(w), clusterJoinToken(w), clusterDrain(w), clusterLeave(w), clusterRemove(w),
+		clusterBackup(w), clusterRestore(w))
 	return c
 }
 

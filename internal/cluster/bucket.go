@@ -168,6 +168,58 @@ func (b *Bucket) Create(ctx context.Context, key string, value []byte) (uint64, 
 	return revision, b.writeError(key, err)
 }
 
+// CreateNext writes a record that does not exist, if the newest record of the bucket has the revision last, and returns its
+// revision. It is refused to a writer that does not know the newest record, even if records were removed since.
+func (b *Bucket) CreateNext(ctx context.Context, key string, value []byte, last uint64) (uint64, error) {
+	subject := "$KV." + b.n.stream(b.name) + "."
+	ack, err := b.n.js.Publish(ctx, subject+encodeKey(key), value,
+		jetstream.WithExpectLastSequenceForSubject(last, subject+"*"))
+	if err != nil {
+		return 0, b.writeError(key, err)
+	}
+	return ack.Sequence, nil
+}
+
+// Remove removes a record without a mark of it, so that the bucket becomes smaller. It is for records that are written
+// once: an Update of another writer may come before or after it.
+func (b *Bucket) Remove(ctx context.Context, key string) error {
+	s, err := b.n.js.Stream(ctx, "KV_"+b.n.stream(b.name))
+	if err == nil {
+		err = s.Purge(ctx, jetstream.WithPurgeSubject("$KV."+b.n.stream(b.name)+"."+encodeKey(key)))
+	}
+	return b.writeError(key, err)
+}
+
+// RemoveBefore removes the records with a lower revision, without marks of them.
+func (b *Bucket) RemoveBefore(ctx context.Context, revision uint64) error {
+	s, err := b.n.js.Stream(ctx, "KV_"+b.n.stream(b.name))
+	if err == nil {
+		err = s.Purge(ctx, jetstream.WithPurgeSequence(revision))
+	}
+	return b.writeError("*", err)
+}
+
+// Size returns the bytes of all records on a disk.
+func (b *Bucket) Size(ctx context.Context) (uint64, error) {
+	status, err := b.kv.Status(ctx)
+	if err != nil {
+		return 0, b.readError("*", err)
+	}
+	return status.Bytes(), nil
+}
+
+// Keys returns the keys of all records, in no order. The newest may be missing, because a replica is asked.
+func (b *Bucket) Keys(ctx context.Context) (all []string, err error) {
+	keys, err := b.kv.ListKeys(ctx)
+	if err != nil {
+		return nil, b.readError("*", err)
+	}
+	for key := range keys.Keys() {
+		all = append(all, decodeKey(key))
+	}
+	return all, context.Cause(ctx)
+}
+
 // Update writes a record whose revision is still the given one, and returns its new revision.
 func (b *Bucket) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
 	revision, err := b.kv.Update(ctx, encodeKey(key), value, revision)
@@ -209,18 +261,19 @@ func (b *Bucket) Confirmed(ctx context.Context, key string) (Record, error) {
 	}
 }
 
-// absentKey is the record that Absent writes.
-const absentKey = "absent"
-
-// Absent returns nil if there never was a record with a key, which most nodes have agreed to: unlike the answer of Get
-// this cannot be old. It costs a write, of a record of its own. ErrConflict means that there is one, or that one is
-// being written.
-func (b *Bucket) Absent(ctx context.Context, key string) error {
+// Unchanged returns nil if the newest record of a bucket has a revision, 0 if it has none, which most nodes have agreed to:
+// unlike the answer of Get this cannot be old. It costs a write, of a message that is no record. ErrConflict means that
+// there is a later record, or that one is being written.
+func (b *Bucket) Unchanged(ctx context.Context, last uint64) error {
 	subject := "$KV." + b.n.stream(b.name) + "."
-	_, err := b.n.js.Publish(ctx, subject+absentKey, nil,
-		jetstream.WithExpectLastSequenceForSubject(0, subject+encodeKey(key)))
-	return b.writeError(key, err)
+	_, err := b.n.js.Publish(ctx, subject+unchangedSubject, nil,
+		jetstream.WithExpectLastSequenceForSubject(last, subject+"*"))
+	return b.writeError("*", err)
 }
+
+// unchangedSubject is the subject of the message that Unchanged writes. It has two parts, so that the subject of no
+// record is like it.
+const unchangedSubject = "un.changed"
 
 // List returns all records, in no order. While the cluster elects a leader it waits.
 func (b *Bucket) List(ctx context.Context) (all []Record, err error) {
@@ -233,7 +286,7 @@ func (b *Bucket) List(ctx context.Context) (all []Record, err error) {
 
 // list reads until it has seen the newest revision that the leader has, because the replica that is read may be behind.
 func (b *Bucket) list(ctx context.Context) ([]Record, error) {
-	newest, err := b.newest(ctx)
+	newest, err := b.Newest(ctx)
 	if err != nil {
 		return nil, b.readError("*", err)
 	}
@@ -263,8 +316,8 @@ func (b *Bucket) list(ctx context.Context) ([]Record, error) {
 	return slices.Collect(maps.Values(all)), nil
 }
 
-// newest returns the newest revision that the leader has, 0 if it has none.
-func (b *Bucket) newest(ctx context.Context) (uint64, error) {
+// Newest returns the newest revision that the leader has, 0 if it has none.
+func (b *Bucket) Newest(ctx context.Context) (uint64, error) {
 	status, err := b.kv.Status(ctx)
 	if err != nil {
 		return 0, err
@@ -351,7 +404,7 @@ func (b *Bucket) compareNewest(ctx context.Context, seen *atomic.Uint64, missed 
 			}
 		}
 		once, cancel := context.WithTimeout(ctx, watchCheck)
-		if newest, err := b.newest(once); err == nil {
+		if newest, err := b.Newest(once); err == nil {
 			before = newest
 		}
 		cancel()

@@ -32,6 +32,12 @@ type Bus struct {
 	Self string // this node
 	// Node reports whether an id is that of a node, and whether it is heard.
 	Node func(id string) (known, alive bool)
+	// Resolve returns the node of a call that has no handle, such as of a browser by its name; "" means this one. nil means
+	// that all such calls run on this node.
+	Resolve func(ctx context.Context, r *bus.Request) (string, error)
+	// Lost reports whether a call whose node is not heard can be answered here, because what it names is known to be lost;
+	// nil means never.
+	Lost func(ctx context.Context, r *bus.Request) bool
 	// Transport reaches the handler of a node; the host of the URL is the node's id and ".node".
 	Transport http.RoundTripper
 }
@@ -50,6 +56,15 @@ func (b *Bus) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome,
 		r = &again
 	}
 	node := b.nodeOf(r)
+	if node == "" && r.Node == "" && b.Resolve != nil {
+		at, err := b.Resolve(ctx, r)
+		if err != nil {
+			return bus.Outcome{}, err
+		}
+		there := *r
+		there.Node = at
+		node = b.nodeOf(&there)
+	}
 	if node == "" {
 		out, err := b.Bus.Do(ctx, r, n)
 		return parkedAt(b.Self, out), err
@@ -59,6 +74,9 @@ func (b *Bus) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome,
 			"what the call names is on another node, and what a staged task changes is on this one")
 	}
 	if _, alive := b.Node(node); !alive {
+		if b.Lost != nil && b.Lost(ctx, r) {
+			return b.Bus.Do(ctx, r, n)
+		}
 		return bus.Outcome{}, &tool.Refusal{
 			Code:    tool.CodeGone,
 			Message: "what the call names is on node " + node + ", which is not heard; nothing was run",
@@ -66,6 +84,9 @@ func (b *Bus) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome,
 		}
 	}
 	out, err := b.send(ctx, node, r, n)
+	if errors.Is(err, bus.ErrLost) && b.Lost != nil && b.Lost(ctx, r) { // the node died while it answered
+		return b.Bus.Do(ctx, r, n)
+	}
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}

@@ -53,6 +53,7 @@ func Forget(ctx context.Context, path string) error {
 
 type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
 func position(ctx context.Context, q querier) (origin string, at uint64, err error) {
@@ -192,7 +193,7 @@ func (l *Log) untouched(ctx context.Context, all []string) (bool, error) {
 
 // dump returns the statements that fill empty tables with the rows of the file, and with its highest numbers, because
 // those of removed rows are never used again.
-func (l *Log) dump(ctx context.Context, db *sql.DB) (all []string, err error) {
+func (l *Log) dump(ctx context.Context, db querier) (all []string, err error) {
 	queries := make([]string, 0, len(l.tables)+1)
 	for _, t := range l.tables {
 		queries = append(queries, "SELECT "+t.insert("")+" FROM "+name(t.name))
@@ -216,7 +217,7 @@ func (l *Log) dump(ctx context.Context, db *sql.DB) (all []string, err error) {
 	return all, nil
 }
 
-func texts(ctx context.Context, db *sql.DB, query string, all []string) ([]string, error) {
+func texts(ctx context.Context, db querier, query string, all []string) ([]string, error) {
 	rows, err := db.QueryContext(ctx, query)
 	if err != nil {
 		return nil, err

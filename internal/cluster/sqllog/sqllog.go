@@ -32,7 +32,8 @@ var ErrOther = errors.New("it has data of its own, and the cluster has others: m
 type Log struct {
 	node    *cluster.Node
 	name    string
-	bucket  *cluster.Bucket
+	bucket  *cluster.Bucket // of entries, by position, and of nothing else
+	copies  *cluster.Bucket // of a copy, and of the parts of long entries
 	file    *sqlfile.File
 	log     *slog.Logger
 	applied func() error // after each change, before the other nodes are told that this one has it
@@ -40,13 +41,19 @@ type Log struct {
 	mu     sync.Mutex // of transactions
 	tables []table
 	told   uint64 // the position that this node has confirmed to the others
+	last   lastEntry
+	after  uint64 // shortenAfter, kept is keptEntries, and most is MaxChange; tests set them
+	kept   uint64
+	most   int
+	grown  int // bytes of entries since this node has looked whether the log is to be shortened
 }
 
 // entry is one transaction.
 type entry struct {
 	ID         string   `json:"id"`
 	Node       string   `json:"node"`
-	Statements []string `json:"statements"`
+	Statements []string `json:"statements,omitempty"`
+	Parts      int      `json:"parts,omitempty"` // in which the statements are stored, if they do not fit into a record
 }
 
 // openTime is how long a node that starts waits for the log.
@@ -64,7 +71,12 @@ func Open(
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{node: n, name: name, bucket: b, file: file, log: log, applied: applied}
+	copies, err := n.Bucket(ctx, name+"-copy", cluster.BucketOptions{})
+	if err != nil {
+		return nil, err
+	}
+	l := &Log{node: n, name: name, bucket: b, copies: copies, file: file, log: log, applied: applied, after: shortenAfter,
+		kept: keptEntries, most: MaxChange}
 	db, err := file.DB()
 	if err != nil {
 		return nil, err
@@ -78,7 +90,7 @@ func Open(
 	l.mu.Lock()
 	err = l.begin(ctx, db)
 	if err == nil {
-		_, err = l.catchUp(ctx, db)
+		_, err = l.catchUpWithCopy(ctx, db)
 	}
 	l.mu.Unlock()
 	if err != nil {
@@ -98,17 +110,17 @@ func (l *Log) begin(ctx context.Context, db *sql.DB) error {
 		if err != nil {
 			return err
 		}
-		first, err := l.read(ctx, 1)
+		log, err := l.origin(ctx)
 		if errors.Is(err, cluster.ErrNotFound) {
 			if at > 0 {
 				return fmt.Errorf("it has %d changes of a cluster whose log is gone; %w", at, ErrOther)
 			}
-			if first, err = l.seed(ctx, db); err != nil || first.ID == "" {
+			if first, err := l.seed(ctx, db); err != nil || first.ID == "" {
 				return err
 			}
 			continue
 		}
-		if err != nil || origin == first.ID {
+		if err != nil || origin == log {
 			return err
 		}
 		all, err := l.dump(ctx, db)
@@ -132,11 +144,7 @@ func (l *Log) seed(ctx context.Context, db *sql.DB) (entry, error) {
 	if none, err := l.untouched(ctx, e.Statements); err != nil || none {
 		return entry{}, err
 	}
-	raw, err := encode(e)
-	if err != nil {
-		return entry{}, err
-	}
-	won, err := l.append(ctx, 1, e.ID, raw)
+	won, err := l.append(ctx, 1, e)
 	if err != nil || !won {
 		return e, err
 	}
@@ -146,14 +154,7 @@ func (l *Log) seed(ctx context.Context, db *sql.DB) (entry, error) {
 
 func entryKey(at uint64) string { return strconv.FormatUint(at, 10) }
 
-func encode(e entry) ([]byte, error) {
-	raw, err := json.Marshal(e)
-	if err == nil && len(raw) > cluster.MaxMessage {
-		err = fmt.Errorf("a change of %d bytes; a cluster takes at most %d", len(raw), cluster.MaxMessage)
-	}
-	return raw, err
-}
-
+// read returns an entry.
 func (l *Log) read(ctx context.Context, at uint64) (e entry, err error) {
 	r, err := l.bucket.Get(ctx, entryKey(at))
 	if err != nil {
@@ -162,25 +163,49 @@ func (l *Log) read(ctx context.Context, at uint64) (e entry, err error) {
 	if err := json.Unmarshal(r.Value, &e); err != nil {
 		return e, fmt.Errorf("change %d of %s: %w", at, l.name, err)
 	}
+	if e.Parts > 0 {
+		if e.Statements, err = l.readParts(ctx, partsOf(at, e.ID), e.Parts); err != nil {
+			return e, fmt.Errorf("change %d of %s: %w", at, l.name, err)
+		}
+	}
+	l.last = lastEntry{at, r.Revision}
+	l.grown += len(r.Value)
 	return e, nil
 }
 
-// append creates a record, and reports whether it is this one: another node may have been first. A write whose end is
-// not known is repeated with the same bytes until it is.
-func (l *Log) append(ctx context.Context, at uint64, id string, raw []byte) (won bool, err error) {
+// append creates an entry, and reports whether it is this one: another node may have been first. A write whose end is
+// not known is repeated with the same bytes until it is. l.mu must be held.
+func (l *Log) append(ctx context.Context, at uint64, e entry) (won bool, err error) {
+	raw, err := l.encode(ctx, at, e)
+	if err != nil {
+		return false, err
+	}
+	last, err := l.revisionOf(ctx, at-1)
+	if errors.Is(err, cluster.ErrNotFound) {
+		return false, nil // the log was shortened, because it is much longer
+	}
+	if err != nil {
+		return false, err
+	}
 	unknown := false
 	for {
-		_, err := l.bucket.Create(ctx, entryKey(at), raw)
+		revision, err := l.bucket.CreateNext(ctx, entryKey(at), raw, last)
 		if err == nil {
+			l.last = lastEntry{at, revision}
+			l.grown += len(raw)
 			return true, nil
 		}
 		unknown = unknown || errors.Is(err, cluster.ErrMayHaveRun)
 		if errors.Is(err, cluster.ErrConflict) {
-			e, rerr := l.read(ctx, at)
+			other, rerr := l.read(ctx, at)
 			if rerr == nil {
-				return e.ID == id, nil
+				return other.ID == e.ID, nil
 			}
-			err = rerr // a write that is not decided yet is a conflict, too
+			if err = rerr; errors.Is(err, cluster.ErrNotFound) { // a write that is not decided yet is a conflict, too
+				if c, cerr := l.readCopy(ctx); cerr == nil && c.Position >= at {
+					return false, nil
+				}
+			}
 		} else if !unknown && !errors.Is(err, cluster.ErrNotRun) {
 			return false, err
 		}
@@ -226,7 +251,7 @@ func (l *Log) change(ctx context.Context, run func(*sql.Tx) error) (at uint64, e
 		if err != nil || won {
 			return at, err
 		}
-		found, err := l.catchUp(ctx, db)
+		found, err := l.catchUpWithCopy(ctx, db)
 		if err != nil {
 			return 0, err
 		}
@@ -266,10 +291,6 @@ func (l *Log) try(ctx context.Context, db *sql.DB, run func(*sql.Tx) error) (at 
 		}
 		return 0, true, tx.Commit()
 	}
-	raw, err := encode(e)
-	if err != nil {
-		return 0, false, err
-	}
 	origin, at, err := position(ctx, tx)
 	if err != nil {
 		return 0, false, err
@@ -280,7 +301,7 @@ func (l *Log) try(ctx context.Context, db *sql.DB, run func(*sql.Tx) error) (at 
 	if _, err := tx.Exec(setPosition, origin, at); err != nil {
 		return 0, false, err
 	}
-	if won, err := l.append(ctx, at, e.ID, raw); err != nil || !won {
+	if won, err := l.append(ctx, at, e); err != nil || !won {
 		return 0, false, err
 	}
 	if err := tx.Commit(); err != nil {
@@ -290,13 +311,19 @@ func (l *Log) try(ctx context.Context, db *sql.DB, run func(*sql.Tx) error) (at 
 }
 
 // newest reports whether a transaction that changes nothing has read the newest state, so that what it found holds on
-// all nodes: a token that it did not find exists on none. Most nodes agree that there is no next change.
+// all nodes: a token that it did not find exists on none. Most nodes agree that there is no later change.
 func (l *Log) newest(ctx context.Context, tx *sql.Tx) (bool, error) {
 	_, at, err := position(ctx, tx)
 	if err != nil {
 		return false, err
 	}
-	err = l.bucket.Absent(ctx, entryKey(at+1))
+	revision, err := l.revisionOf(ctx, at)
+	if errors.Is(err, cluster.ErrNotFound) {
+		return false, nil // the log was shortened, because it is much longer
+	}
+	if err == nil {
+		err = l.bucket.Unchanged(ctx, revision)
+	}
 	switch {
 	case errors.Is(err, cluster.ErrConflict):
 		return false, nil
@@ -379,6 +406,9 @@ func (l *Log) Run(ctx context.Context) error {
 			continue
 		}
 		l.followUntil(ctx, at)
+		if err := l.shorten(ctx, at); err != nil && ctx.Err() == nil {
+			l.log.Warn("a log of the cluster was not shortened, and is later", "log", l.name, "err", err)
+		}
 	}
 	return nil
 }
@@ -416,7 +446,7 @@ func (l *Log) follow(ctx context.Context, at uint64) error {
 	defer l.mu.Unlock()
 	_, here, err := position(ctx, db)
 	if err == nil && here < at {
-		if _, err = l.catchUp(ctx, db); err == nil {
+		if _, err = l.catchUpWithCopy(ctx, db); err == nil {
 			_, here, err = position(ctx, db)
 		}
 	}

@@ -255,3 +255,15 @@ func (s *Split) Append(ctx context.Context, name string, expected uint64, p stat
 func (s *Split) Follow(ctx context.Context, name string, from uint64) iter.Seq2[state.Change, error] {
 	return s.of(name).Follow(ctx, name, from)
 }
+
+// After returns the record of a mount with the value of one record, as a later revision than another one.
+func After(value, other []byte) ([]byte, error) {
+	var v, o stored
+	d := json.NewDecoder(bytes.NewReader(value))
+	d.UseNumber()
+	if err := errors.Join(d.Decode(&v), json.Unmarshal(other, &o)); err != nil {
+		return nil, fmt.Errorf("read a mount: %w", err)
+	}
+	v.Revision = max(v.Revision, o.Revision) + 1
+	return json.Marshal(v)
+}

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"math"
 	"sync"
 	"time"
 
@@ -98,6 +99,9 @@ type Options struct {
 	MaxPerOwner int           // unfinished jobs; 0 means 100. Ten times as many ended ones are kept, the newest
 	// Resume is what SetResume sets. Tests set it, because their jobs exist before they open the store.
 	Resume Resume
+	// Changed is called with each stored state of a job, in order, without its progress; nil means never. It must not
+	// block.
+	Changed func(Record)
 }
 
 // Manager manages the jobs of one host. It is safe for concurrent use.
@@ -169,8 +173,32 @@ func (m *Manager) Create(ctx context.Context, r Record) (*Running, error) {
 	r.Poll = cmp.Or(max(r.Poll, 0), m.o.Poll)
 	r.Title, r.Note = displaytext.Cut(r.Title, maxText, ""), displaytext.Cut(r.Note, maxText, "")
 	var run *Running
-	err := m.store.insert(row{Record: r}, m.o.MaxPerOwner, func(r row) { run = m.startRunning(r) })
+	err := m.store.insert(row{Record: r}, m.o.MaxPerOwner, func(r row) {
+		run = m.startRunning(r)
+		m.changed(r)
+	})
 	return run, err
+}
+
+func (m *Manager) changed(r row) {
+	if m.o.Changed != nil {
+		m.o.Changed(r.Record)
+	}
+}
+
+// AddLost adds a job of another host, which has died, as one that has failed for the reason why. It does nothing if
+// this host has the job. ID, Owner and Created of r must be set.
+func (m *Manager) AddLost(r Record, why string) error {
+	if _, err := m.store.readRow(r.ID); !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	r.TTL = min(cmp.Or(max(r.TTL, 0), m.o.DefaultTTL), m.o.MaxTTL)
+	r.Poll = cmp.Or(max(r.Poll, 0), m.o.Poll)
+	r.Updated, r.Round = now(), 1
+	lost := row{Record: r}
+	lost.markEnded(Failed)
+	lost.Error, lost.Note = internalError(why), displaytext.Cut(why, maxText, "")
+	return m.store.insert(lost, math.MaxInt/keepEnded, func(row) {})
 }
 
 // Get returns one job of an owner.
@@ -350,6 +378,7 @@ func (m *Manager) changeJob(id string, f func(*row) error) (Record, error) {
 		return f(r)
 	}, func(r row) {
 		out = r.Record
+		m.changed(r)
 		m.publish(r)
 	})
 	if errors.Is(err, ErrNotFound) {

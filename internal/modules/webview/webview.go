@@ -32,6 +32,9 @@ type Config struct {
 	// Claim takes one of the browsers of the host for a principal, or returns why it gets none. nil means that the
 	// first principal that asks gets one. release is called when the browser has ended.
 	Claim func(principal string, administrator bool) (release func(), err error)
+	// Named makes a name known to be that of a browser of this host, among those that serve the same callers, until release
+	// is called, or returns why it cannot be; nil means that this host is the only one.
+	Named func(ctx context.Context, owner, name string) (release func(), err error)
 	// Proxy is for the proxies of browsers; tests set its members.
 	Proxy proxy.Options
 	// Folder is for temporary profiles; "" means the system's.
@@ -262,6 +265,15 @@ func (m *manager) openSession(ctx context.Context, c *tool.Call, name, debugURL 
 	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout,
 		fmt.Errorf("the browser was not ready within %v", openTimeout))
 	defer cancel()
+	if m.cfg.Named != nil {
+		unname, err := m.cfg.Named(ctx, c.Caller.Owner, name)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		unclaim := release
+		release = func() { unname(); unclaim() }
+	}
 	n := m.cfg.network()
 	owner := c.Caller.Owner
 	n.Decided = func(d sandbox.Decision) { m.publish(owner, name, d) }

@@ -62,6 +62,21 @@ func find(t *testing.T, pattern, in string) string {
 	return m[1]
 }
 
+// startJob starts a program that runs long as a job of a node, and returns the job's id.
+func startJob(t *testing.T, n *node) string {
+	t.Helper()
+	_, header, err := post(n.url, "", initialize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := post(n.url, header.Get("Mcp-Session-Id"), `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{`+
+		`"name":"process_run","arguments":{"command":"sleep","args":["1000"]},"task":{}}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return find(t, `"taskId":"([a-z2-7]+_[a-z2-7]{10})"`, got)
+}
+
 // TestHandlesFromAnyNode starts a process on one node and reads, writes and stops it by way of the others. It does the
 // same with a long output and a task. When the node has died, the answers say so.
 func TestHandlesFromAnyNode(t *testing.T) {
@@ -91,6 +106,11 @@ func TestHandlesFromAnyNode(t *testing.T) {
 		t.Errorf("reading a long output of another node: %.300s", got)
 	}
 
+	job := startJob(t, home)
+	if got := modernTool(t, nodes[1], "job_wait", map[string]any{"id": job, "seconds": 0}); !strings.Contains(got, "working") {
+		t.Errorf("a job of another node: %.300s", got)
+	}
+
 	home.cmd.Process.Kill()
 	home.cmd.Wait()
 	eventually(t, "the death of the node is told", func() bool {
@@ -111,6 +131,15 @@ func TestHandlesFromAnyNode(t *testing.T) {
 	task := "abcdefghijklmnopqrstuvwxyz_" + id[len(id)-10:]
 	if got := modern(t, nodes[1].url, "tasks/get", task, map[string]any{"taskId": task}); !strings.Contains(got, "is lost") {
 		t.Errorf("a task of a dead node: %.300s", got)
+	}
+	for _, n := range nodes[1:] { // each says it by itself
+		eventually(t, "most nodes agree that the job is lost", func() bool {
+			got := modernTool(t, n, "job_wait", map[string]any{"id": job})
+			return strings.Contains(got, "lost: node "+id[len(id)-10:]+" died while this job ran: process_run")
+		})
+		if got := modern(t, n.url, "tasks/get", job, map[string]any{"taskId": job}); !strings.Contains(got, "lost: node") {
+			t.Errorf("the task of a job that is lost: %.400s", got)
+		}
 	}
 	if got := modernTool(t, nodes[1], "process_output", map[string]any{"id": fmt.Sprint("process_x_", "aaaaaaaaaa")}); !strings.Contains(got, "not_found") {
 		t.Errorf("a handle of a node that never was: %.300s", got)
