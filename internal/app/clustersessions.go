@@ -28,6 +28,8 @@ type sessionRecord struct {
 	Facts session.Facts `json:"facts"`
 	Level slog.Level    `json:"level,omitempty"`
 	URIs  []string      `json:"uris,omitempty"` // of subscriptions
+
+	Format int `json:"format,omitempty"` // see cluster.Format
 }
 
 // sessionsElsewhere implements httpserver.Nodes.
@@ -97,7 +99,9 @@ func (a *App) withNodes(open Listener) (Listener, error) {
 // recordOf returns what another node has to know of a session that is on a node.
 func recordOf(s *session.Session, node string) sessionRecord {
 	active, suspended := s.Subscriptions()
-	record := sessionRecord{Node: node, Facts: s.Facts(), Level: s.Level(), URIs: append(active, suspended...)}
+	record := sessionRecord{
+		Node: node, Facts: s.Facts(), Level: s.Level(), URIs: append(active, suspended...), Format: cluster.Format,
+	}
 	record.Facts.Session, record.Facts.Wire, record.Facts.Trace, record.Facts.Cut = "", "", "", ""
 	return record
 }
@@ -255,6 +259,9 @@ func (e sessionsElsewhere) adopt(
 		var record sessionRecord
 		if err == nil {
 			err = json.Unmarshal(r.Value, &record)
+		}
+		if err == nil {
+			err = cluster.CheckFormat("the record of the session", record.Format)
 		}
 		if err != nil {
 			return false, "", err

@@ -185,11 +185,11 @@ func (n *Node) connect(ctx context.Context) (err error) {
 		url = n.engine.client
 		options = append(options, nats.UserInfo(n.engine.user, n.engine.password))
 	}
-	for { // after a loss of power an external one may start later than this host
+	for { // after a loss of power an external one may start later than this host, and a busy machine is slow
 		if n.conn, err = nats.Connect(url, options...); err == nil {
 			break
 		}
-		if n.opts.External == nil || errors.Is(err, nats.ErrAuthorization) {
+		if errors.Is(err, nats.ErrAuthorization) {
 			return fmt.Errorf("connect to NATS at %s: %w", url, err)
 		}
 		n.log.Warn("NATS does not answer and is asked again", "address", url, "err", err)
@@ -229,6 +229,9 @@ func (n *Node) enter(ctx context.Context) error {
 		b, err = n.makeBucket(ctx, membersBucket, BucketOptions{})
 	}
 	if err != nil {
+		return err
+	}
+	if err := n.checkCluster(ctx, b); err != nil {
 		return err
 	}
 	n.mu.Lock()

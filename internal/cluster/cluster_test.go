@@ -103,7 +103,10 @@ func eventually(t *testing.T, what string, holds func() bool) {
 
 // TestThreeNodes uses everything that nodes offer each other, then ends one of them.
 func TestThreeNodes(t *testing.T) {
-	nodes := startNodes(t, three(t)...)
+	options := three(t)
+	fourth := options[2]
+	fourth.Dir, fourth.Listen = filepath.Join(t.TempDir(), "4"), address(t)
+	nodes := startNodes(t, options...)
 	a, b, c := nodes[0], nodes[1], nodes[2]
 	eventually(t, "all nodes are heard by all", func() bool {
 		for _, n := range nodes {
@@ -120,6 +123,7 @@ func TestThreeNodes(t *testing.T) {
 	t.Run("closed streams", func(t *testing.T) { testClosedPipes(t, a, b) })
 	t.Run("lease", func(t *testing.T) { testLeases(t, a, b) })
 	t.Run("confirm", func(t *testing.T) { testConfirm(t, nodes) })
+	t.Run("format", func(t *testing.T) { testFormat(t, nodes, fourth) })
 
 	// A node that ends says so; the others still have most of the nodes.
 	c.Close()

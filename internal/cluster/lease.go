@@ -46,6 +46,7 @@ type leaseRecord struct {
 	Run    string        `json:"run,omitempty"`    // differs for each time that it is acquired
 	Token  uint64        `json:"token,omitempty"`  // 0 in the first record: then the record's revision
 	TTL    time.Duration `json:"ttl,omitempty"`
+	Format int           `json:"format,omitempty"`
 }
 
 // Holder returns the node that has, or had last, a lease; "" if it is free.
@@ -73,6 +74,9 @@ func readLease(ctx context.Context, b *Bucket, name string) (record leaseRecord,
 	}
 	if err == nil {
 		err = json.Unmarshal(r.Value, &record)
+	}
+	if err == nil {
+		err = CheckFormat("lease "+name, record.Format)
 	}
 	return record, r.Revision, err
 }
@@ -142,6 +146,7 @@ func (n *Node) try(
 }
 
 func (l *Lease) write(ctx context.Context, r leaseRecord, revision uint64) (uint64, error) {
+	r.Format = Format
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return 0, err

@@ -20,6 +20,7 @@ type Peer struct {
 	Host     string            `json:"host"` // the name of its machine
 	Boot     string            `json:"boot"` // differs in every run
 	Version  string            `json:"version"`
+	Format   int               `json:"format,omitempty"`  // see Format; 0 is 1
 	Address  string            `json:"address,omitempty"` // URL for clients
 	Cluster  string            `json:"cluster,omitempty"` // HOST:PORT for nodes
 	Started  time.Time         `json:"started"`
@@ -39,6 +40,7 @@ type beat struct {
 	Acks    map[string]uint64 `json:"acks"`    // by boot: the newest beat that was heard of it
 	Applied map[string]uint64 `json:"applied"` // by feed: see SetApplied
 	Ends    bool              `json:"ends,omitempty"`
+	Beat    int               `json:"beat,omitempty"` // format of this message; one that is not known is not heard
 }
 
 // peers is what a node hears of the others. Nothing is decided by it alone.
@@ -90,7 +92,7 @@ const beatsPerLease = 5
 func (p *peers) start(ctx context.Context) error {
 	_, _, err := p.n.Follow("beat", func(from, _ string, data []byte) {
 		var b beat
-		if json.Unmarshal(data, &b) == nil && ValidID(b.ID) && b.ID == from {
+		if json.Unmarshal(data, &b) == nil && ValidID(b.ID) && b.ID == from && CheckFormat("", b.Beat) == nil {
 			p.hear(b)
 		}
 	})
@@ -143,7 +145,7 @@ func (p *peers) self() Peer {
 	host, _ := os.Hostname()
 	o := p.n.opts
 	self := Peer{
-		ID: p.n.id, Host: host, Boot: p.n.boot, Version: o.Version, Address: p.address,
+		ID: p.n.id, Host: host, Boot: p.n.boot, Version: o.Version, Format: Format, Address: p.address,
 		Cluster: cmp.Or(o.Advertise, o.Listen), Started: p.started, Draining: p.draining.Load(), Labels: p.labels,
 		Alive: true,
 	}
@@ -155,7 +157,7 @@ func (p *peers) self() Peer {
 
 func (p *peers) beat(ends bool) {
 	p.mu.Lock()
-	b := beat{Peer: p.self(), Acks: map[string]uint64{}, Ends: ends}
+	b := beat{Peer: p.self(), Acks: map[string]uint64{}, Ends: ends, Beat: Format}
 	p.seq++
 	b.Seq, b.Applied = p.seq, maps.Clone(p.applied)
 	p.sent[p.seq] = time.Now()
@@ -355,6 +357,9 @@ func (p *peers) followMembers(ctx context.Context, b *Bucket) {
 
 func (p *peers) setMember(r Record) {
 	var m Peer
+	if !ValidID(r.Key) { // it is no node
+		return
+	}
 	if r.Deleted {
 		delete(p.members, r.Key)
 	} else if json.Unmarshal(r.Value, &m) != nil {

@@ -15,6 +15,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -25,6 +26,9 @@ import (
 
 // Service is the name of the streams over which calls are sent.
 const Service = "calls"
+
+// headerFormat has the format of a call; see cluster.Format.
+const headerFormat = "Gatehouse-Format"
 
 // Bus is a local bus that sends the calls that belong to other nodes there.
 type Bus struct {
@@ -177,6 +181,7 @@ func (b *Bus) send(ctx context.Context, node string, r *bus.Request, n bus.Notes
 	if err != nil {
 		return bus.Outcome{}, err
 	}
+	q.Header.Set(headerFormat, strconv.Itoa(cluster.Format))
 	answer, err := b.Transport.RoundTrip(q)
 	if errors.Is(err, cluster.ErrNotRun) {
 		return bus.Outcome{}, fmt.Errorf("node %s: %w: %w", node, bus.ErrAbsent, err)
@@ -265,6 +270,10 @@ func encode(v any) ([]byte, error) {
 func Handler(local bus.Bus) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		var r bus.Request
+		if format, err := strconv.Atoi(q.Header.Get(headerFormat)); err == nil && format > cluster.Format {
+			http.Error(w, cluster.CheckFormat("the call", format).Error(), http.StatusNotImplemented)
+			return
+		}
 		raw, err := io.ReadAll(q.Body)
 		if err == nil {
 			err = json.Unmarshal(raw, &r)

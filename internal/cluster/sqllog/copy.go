@@ -92,6 +92,7 @@ func (l *Log) revisionOf(ctx context.Context, at uint64) (uint64, error) {
 
 // encode returns an entry as its record has it. Statements that are too long are stored in parts first.
 func (l *Log) encode(ctx context.Context, at uint64, e entry) ([]byte, error) {
+	e.Format = cluster.Format
 	raw, err := json.Marshal(e)
 	if err != nil || len(raw) <= partSize {
 		return raw, err

@@ -54,6 +54,7 @@ type entry struct {
 	Node       string   `json:"node"`
 	Statements []string `json:"statements,omitempty"`
 	Parts      int      `json:"parts,omitempty"` // in which the statements are stored, if they do not fit into a record
+	Format     int      `json:"format,omitempty"` // see cluster.Format
 }
 
 // openTime is how long a node that starts waits for the log.
@@ -163,6 +164,9 @@ func (l *Log) read(ctx context.Context, at uint64) (e entry, err error) {
 	if err := json.Unmarshal(r.Value, &e); err != nil {
 		return e, fmt.Errorf("change %d of %s: %w", at, l.name, err)
 	}
+	if err := cluster.CheckFormat(fmt.Sprintf("change %d of %s", at, l.name), e.Format); err != nil {
+		return e, err
+	}
 	if e.Parts > 0 {
 		if e.Statements, err = l.readParts(ctx, partsOf(at, e.ID), e.Parts); err != nil {
 			return e, fmt.Errorf("change %d of %s: %w", at, l.name, err)
@@ -200,6 +204,9 @@ func (l *Log) append(ctx context.Context, at uint64, e entry) (won bool, err err
 			other, rerr := l.read(ctx, at)
 			if rerr == nil {
 				return other.ID == e.ID, nil
+			}
+			if errors.Is(rerr, cluster.ErrFormat) {
+				return false, rerr
 			}
 			if err = rerr; errors.Is(err, cluster.ErrNotFound) { // a write that is not decided yet is a conflict, too
 				if c, cerr := l.readCopy(ctx); cerr == nil && c.Position >= at {

@@ -406,6 +406,18 @@ func TestACommandChangesTheFileOfANode(t *testing.T) {
 	if got := (replica{early, ahead}).rows(t); len(got) != 3 {
 		t.Errorf("it has %q", got)
 	}
+
+	// A change of a newer version is refused, and nothing is written after it.
+	newer := fmt.Appendf(nil, `{"id":"x","node":"y","format":%d,"statements":["DELETE FROM once"]}`, cluster.Format+1)
+	if _, err := all[0].log.bucket.Create(ctx, entryKey(3), newer); err != nil {
+		t.Fatal(err)
+	}
+	if err := all[0].exec(ctx, "INSERT INTO once VALUES ('beside', 'it')"); !errors.Is(err, cluster.ErrFormat) {
+		t.Errorf("a change after one of a newer version: %v", err)
+	}
+	if got := all[0].rows(t); len(got) != 3 {
+		t.Errorf("a change of a newer version made %q", got)
+	}
 }
 
 func await(t *testing.T, what string, holds func() bool) {

@@ -47,6 +47,7 @@ type mount struct {
 type stored struct {
 	Revision uint64 `json:"revision"`
 	Value    any    `json:"value"`
+	Format   int    `json:"format,omitempty"` // see cluster.Format
 }
 
 // Open opens the log in a bucket, which it makes if it is missing. The code that opened it closes it after the trees.
@@ -97,6 +98,9 @@ func (l *Log) applyRecord(r cluster.Record) error {
 	d.UseNumber()
 	if err := d.Decode(&s); err != nil {
 		return fmt.Errorf("read the mount %s: %w", r.Key, err)
+	}
+	if err := cluster.CheckFormat("the mount "+r.Key, s.Format); err != nil {
+		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,7 +170,7 @@ func (l *Log) Append(ctx context.Context, name string, expected uint64, p state.
 	if err != nil {
 		return 0, err
 	}
-	record, err := json.Marshal(stored{expected + 1, value})
+	record, err := json.Marshal(stored{expected + 1, value, cluster.Format})
 	if err != nil {
 		return 0, err
 	}

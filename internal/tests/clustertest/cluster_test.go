@@ -3,6 +3,7 @@ package clustertest
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -45,6 +46,8 @@ type node struct {
 	dir    string
 	port   string // of its engine
 	cmd    *exec.Cmd
+	env    []string // beside that of all nodes
+	older  string   // path of the program, if it is not this one
 	output *lockedBuffer
 }
 
@@ -81,7 +84,7 @@ func (n *node) run(t *testing.T, args ...string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, args...)
+	cmd := exec.Command(cmp.Or(n.older, self), args...)
 	cmd.Env = append(
 		os.Environ(),
 		"GATEHOUSE_TEST_NODE=yes",
@@ -95,15 +98,31 @@ func (n *node) run(t *testing.T, args ...string) *exec.Cmd {
 		// Long, because the machine that runs the tests is slow at times.
 		"GATEHOUSE_CLUSTER_LEASE=8s",
 	)
+	cmd.Env = append(cmd.Env, n.env...)
 	return cmd
 }
 
 // startNodes starts three nodes that serve one folder each, with the modules file and dir and those that are named.
 func startNodes(t *testing.T, modules ...string) []*node {
 	t.Helper()
+	return startNodesIn(t, nil, modules...)
+}
+
+// startNodesIn is startNodes in an environment. Arguments may have the folder of the node as {dir}.
+func startNodesIn(t *testing.T, env []string, modules ...string) []*node {
+	t.Helper()
+	return startVersions(t, env, [3]string{}, modules...)
+}
+
+// startVersions is startNodesIn with the programs at these paths; "" means this one.
+func startVersions(t *testing.T, env []string, programs [3]string, modules ...string) []*node {
+	t.Helper()
 	var all []*node
 	for i := range 3 {
-		n := &node{dir: filepath.Join(t.TempDir(), fmt.Sprint("n", i)), port: freePort(t), output: &lockedBuffer{}}
+		n := &node{
+			dir: filepath.Join(t.TempDir(), fmt.Sprint("n", i)), port: freePort(t), env: env, older: programs[i],
+			output: &lockedBuffer{},
+		}
 		if err := os.MkdirAll(filepath.Join(n.dir, "work"), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -114,6 +133,9 @@ func startNodes(t *testing.T, modules ...string) []*node {
 			"--cluster", "test", "--cluster-listen", "127.0.0.1:"+n.port)
 		if i > 0 {
 			args = append(args, "--join", "127.0.0.1:"+all[0].port)
+		}
+		for k := range args {
+			args[k] = strings.ReplaceAll(args[k], "{dir}", n.dir)
 		}
 		t.Cleanup(func() {
 			n.cmd.Process.Signal(syscall.SIGTERM)

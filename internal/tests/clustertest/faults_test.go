@@ -51,9 +51,14 @@ type machine struct {
 // newField starts three members. With external, three engines run beside them.
 func newField(t *testing.T, external bool) *field {
 	t.Helper()
+	return newFieldIn(t, t.TempDir(), external)
+}
+
+// newFieldIn is newField with the disks of the machines below a folder.
+func newFieldIn(t *testing.T, dir string, external bool) *field {
+	t.Helper()
 	f := &field{t: t, net: newNetwork(t), http: http.Client{Timeout: 20 * time.Second}, lease: 2 * time.Second}
 	program := filepath.Join(engine(t), "gatehouse-nats")
-	dir := t.TempDir()
 	for i := range 3 {
 		m := &machine{
 			name: fmt.Sprint("m", i), id: strings.Repeat(string(rune('a'+i)), 10), program: program,
