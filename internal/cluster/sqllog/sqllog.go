@@ -53,7 +53,7 @@ type entry struct {
 	ID         string   `json:"id"`
 	Node       string   `json:"node"`
 	Statements []string `json:"statements,omitempty"`
-	Parts      int      `json:"parts,omitempty"` // in which the statements are stored, if they do not fit into a record
+	Parts      int      `json:"parts,omitempty"`  // in which the statements are stored, if they do not fit into a record
 	Format     int      `json:"format,omitempty"` // see cluster.Format
 }
 

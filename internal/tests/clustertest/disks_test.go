@@ -89,6 +89,9 @@ func TestPowerLossOfAll(t *testing.T) {
 	}
 	r := newRack(t)
 	f := newFieldIn(t, r.mount, false)
+	if out, err := exec.Command("sync", "-f", r.mount).CombinedOutput(); err != nil { // what the test has written
+		t.Fatalf("sync: %v: %s", err, out)
+	}
 	if err := os.WriteFile(filepath.Join(r.mount, "unsynced"), []byte("lost"), 0o600); err != nil {
 		t.Fatal(err)
 	}
