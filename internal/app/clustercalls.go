@@ -22,16 +22,6 @@ func (c *clusterNodes) newID() func() string {
 	return func() string { return strings.ToLower(rand.Text()) + "_" + c.ID() }
 }
 
-// knowsNode reports whether an id is that of a node, and whether it is heard.
-func (c *clusterNodes) knowsNode(id string) (known, alive bool) {
-	for _, p := range c.Nodes() {
-		if p.ID == id {
-			return true, p.Alive
-		}
-	}
-	return c.Removed(id), false
-}
-
 // Task implements httpserver.Nodes.
 func (e sessionsElsewhere) Task(
 	w http.ResponseWriter, r *http.Request, who *protocol.Caller, id string, body []byte,
@@ -40,7 +30,7 @@ func (e sessionsElsewhere) Task(
 	if e.arrived || !ok || node == e.ID() || !cluster.ValidID(node) {
 		return false
 	}
-	known, alive := e.knowsNode(node)
+	known, alive := e.Known(node)
 	if !known {
 		return false
 	}
@@ -64,7 +54,7 @@ func (a *App) joinBus(o *core.Options) {
 	}
 	o.Modules.Node = a.nodes.ID()
 	o.Requests = &nodebus.Bus{
-		Bus: a.bus, Self: a.nodes.ID(), Node: a.nodes.knowsNode, Transport: a.nodes.nodeTransport(nodebus.Service),
+		Bus: a.bus, Self: a.nodes.ID(), Node: a.nodes.Known, Transport: a.nodes.nodeTransport(nodebus.Service),
 		Resolve: a.nodes.browsers.nodeOf, Lost: a.nodes.jobs.lostCall,
 	}
 }

@@ -47,6 +47,7 @@ type beat struct {
 type peers struct {
 	n     *Node
 	lease time.Duration
+	host  string // the name of this machine
 
 	draining atomic.Bool
 	load     atomic.Pointer[func() float64]
@@ -79,8 +80,9 @@ type heard struct {
 }
 
 func newPeers(n *Node) *peers {
+	host, _ := os.Hostname()
 	return &peers{
-		n: n, lease: n.opts.Lease, started: time.Now().UTC(), sent: map[uint64]time.Time{}, heard: map[string]*heard{},
+		n: n, host: host, lease: n.opts.Lease, started: time.Now().UTC(), sent: map[uint64]time.Time{}, heard: map[string]*heard{},
 		applied: map[string]uint64{}, members: map[string]Peer{}, removed: map[string]bool{}, out: make(chan struct{}),
 		changed: make(chan struct{}),
 	}
@@ -142,10 +144,9 @@ type confirmation struct {
 
 // self returns this node. p.mu must be held.
 func (p *peers) self() Peer {
-	host, _ := os.Hostname()
 	o := p.n.opts
 	self := Peer{
-		ID: p.n.id, Host: host, Boot: p.n.boot, Version: o.Version, Format: Format, Address: p.address,
+		ID: p.n.id, Host: p.host, Boot: p.n.boot, Version: o.Version, Format: Format, Address: p.address,
 		Cluster: cmp.Or(o.Advertise, o.Listen), Started: p.started, Draining: p.draining.Load(), Labels: p.labels,
 		Alive: true,
 	}
@@ -401,6 +402,19 @@ func (n *Node) Nodes() []Peer {
 	self := p.self()
 	_, self.Member = p.members[n.id]
 	return append([]Peer{self}, all...)
+}
+
+// Known reports whether an id is that of a node, and whether it is heard.
+func (n *Node) Known(id string) (known, alive bool) {
+	if id == n.id {
+		return true, true
+	}
+	n.peers.mu.Lock()
+	defer n.peers.mu.Unlock()
+	h := n.peers.heard[id]
+	_, member := n.peers.members[id]
+	alive = h != nil && h.alive
+	return alive || member, alive
 }
 
 // Alive reports whether a node is heard.
