@@ -199,7 +199,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	for _, step := range []func(context.Context) error{a.lockFolders, a.closeFiles, a.openRoots, a.openStage, a.checkShell,
 		a.openCluster, a.openStores,
 		a.openLedger, a.openIdentity, a.openContexts, a.awaitCluster, a.serveLedger, a.openState, a.openAlone, a.openUsage, a.buildHost, a.addModules,
-		a.startAlone, a.followRemovals, a.openListeners, a.showState, a.notifyRestored} {
+		a.startAlone, a.shareLoad, a.followRemovals, a.openListeners, a.showState, a.notifyRestored} {
 		if err := step(ctx); err != nil {
 			return a, err
 		}

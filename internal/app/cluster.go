@@ -21,6 +21,8 @@ import (
 	"gatehouse/internal/files/sqlfile"
 	"gatehouse/internal/mcp/seal"
 	"gatehouse/internal/mcp/session"
+	"gatehouse/internal/packages"
+	"gatehouse/internal/state"
 )
 
 // clusterNodes is this host as a node of a cluster, as far as its clients notice.
@@ -36,6 +38,8 @@ type clusterNodes struct {
 	lease    time.Duration
 
 	transport *http.Transport // to other nodes
+
+	ownPackages *state.Mount[map[string]packages.Record] // a copy of the records on this node, for leaving
 
 	handover handover
 	moved    sync.Map      // sessions that another node has adopted: id to node
@@ -94,6 +98,9 @@ func (a *App) openCluster(ctx context.Context) error {
 		return err
 	}
 	if err := nodes.serveDrain(); err != nil {
+		return err
+	}
+	if err := nodes.setLabels(); err != nil {
 		return err
 	}
 	a.addPart("cluster", nodes.runNodes)
@@ -187,8 +194,8 @@ func RemoveMember(ctx context.Context, f config.Folders, id string) error {
 const removeTime = time.Minute
 
 // LeaveCluster makes the data of this machine's node that of a host without a cluster, which keeps the users, tokens,
-// contexts and approvals that it has. The other nodes remove it; with alone set they are not told. It returns the folder
-// in which the rest of the node's data stays.
+// contexts, approvals and packages that it has. The other nodes remove it; with alone set they are not told. It returns
+// the folder in which the rest of the node's data stays.
 func LeaveCluster(ctx context.Context, f config.Folders, program string, alone bool) (old string, err error) {
 	dir := ClusterFolder(f.Data)
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
@@ -361,9 +368,20 @@ const StatusTopic = "status"
 // answerStatus answers gatehouse cluster status.
 func (c *clusterNodes) answerStatus() error {
 	_, err := c.HandleAny(StatusTopic, func(context.Context, string, []byte) ([]byte, error) {
-		return json.Marshal(c.Nodes())
+		var all []NodeStatus
+		placed := c.app.placed()
+		for _, p := range c.Nodes() {
+			all = append(all, NodeStatus{p, placed[p.ID]})
+		}
+		return json.Marshal(all)
 	})
 	return err
+}
+
+// NodeStatus is a node as gatehouse cluster status shows it.
+type NodeStatus struct {
+	cluster.Peer
+	Packages []string `json:"packages,omitempty"` // that have their places there
 }
 
 // serves returns nil while no other node can have adopted sessions of this one.

@@ -56,6 +56,7 @@ func (a *App) joinBus(o *core.Options) {
 	o.Requests = &nodebus.Bus{
 		Bus: a.bus, Self: a.nodes.ID(), Node: a.nodes.Known, Transport: a.nodes.nodeTransport(nodebus.Service),
 		Resolve: a.nodes.browsers.nodeOf, Lost: a.nodes.jobs.lostCall,
+		Place: a.placeCall,
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"sync"
 	"time"
 
@@ -22,10 +21,13 @@ type DrainState struct {
 	Draining bool `json:"draining"`
 	Sessions int  `json:"sessions"` // whose calls run, or that no other node can take
 	Jobs     int  `json:"jobs"`     // that run or wait
+	Packages int  `json:"packages"` // with calls that have not ended
 }
 
 // Empty reports whether the node can be stopped without a client that notices.
-func (d DrainState) Empty() bool { return d.Draining && d.Sessions == 0 && d.Jobs == 0 }
+func (d DrainState) Empty() bool {
+	return d.Draining && d.Sessions == 0 && d.Jobs == 0 && d.Packages == 0
+}
 
 // Drain makes the node of this machine take no new sessions and give those that it has to other nodes, or with on false
 // take some again. It calls report with what the node still has, until that is nothing or ctx is done.
@@ -67,10 +69,26 @@ func Drain(ctx context.Context, f config.Folders, on bool, report func(DrainStat
 	}
 }
 
+// shareLoad tells the other nodes how busy this one is, once its parts are there.
+func (a *App) shareLoad(context.Context) error {
+	if c := a.nodes; c != nil {
+		c.SetLoad(func() float64 {
+			load := c.app.jobs.Live()
+			if m := c.app.manager; m != nil {
+				load += m.Running()
+			}
+			if m := c.app.boxes.Load(); m != nil {
+				load += len(m.All())
+			}
+			return float64(load)
+		})
+	}
+	return nil
+}
+
 // serveDrain answers requests to drain this node. A restart ends draining.
 func (c *clusterNodes) serveDrain() error {
-	c.SetLoad(func() float64 { return float64(c.app.jobs.Live()) })
-	_, err := c.Handle(drainTopic, func(_ context.Context, _ string, raw []byte) ([]byte, error) {
+	_, err := c.Handle(drainTopic, func(ctx context.Context, _ string, raw []byte) ([]byte, error) {
 		var on bool
 		if err := json.Unmarshal(raw, &on); err != nil {
 			return nil, err
@@ -80,6 +98,9 @@ func (c *clusterNodes) serveDrain() error {
 		}
 		state := DrainState{Draining: on, Sessions: c.app.table.Len() + c.handover.len(), Jobs: c.app.jobs.Live()}
 		c.SetDraining(on)
+		if m := c.app.manager; on && m != nil {
+			state.Packages = m.LeavePlaces(ctx)
+		}
 		return json.Marshal(state)
 	})
 	return err
@@ -219,13 +240,6 @@ func (c *clusterNodes) free(ctx context.Context, id string, raw []byte) error {
 	return err
 }
 
-// spread returns a number from 0 to 1 that depends on a text alone.
-func spread(text string) float64 {
-	h := fnv.New32a()
-	h.Write([]byte(text))
-	return float64(h.Sum32()) / (1 << 32)
-}
-
 // target returns the node with the lowest load that takes the session id, or a new one; "" if only this one can.
 func (c *clusterNodes) target(id string) string {
 	best, least := "", 0.0
@@ -234,7 +248,7 @@ func (c *clusterNodes) target(id string) string {
 			continue
 		}
 		// Sessions that move at once are spread over nodes whose load has not changed yet.
-		if load := p.Load + spread(p.ID+id); best == "" || load < least {
+		if load := p.Load + cluster.Spread(p.ID+id); best == "" || load < least {
 			best, least = p.ID, load
 		}
 	}

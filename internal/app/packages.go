@@ -46,14 +46,28 @@ func (a *App) openPackages() (*packages.Manager, error) {
 		!a.hasModule(packageModule) {
 		return a.manager, nil
 	}
-	manager, err := packages.Open(a.packageOptions())
+	o := a.packageOptions()
+	if a.nodes != nil {
+		shared, err := a.nodes.packageCluster()
+		if err != nil {
+			return nil, err
+		}
+		o.Cluster = shared
+		if o.SettingsFile != "" {
+			o.SettingsFile = a.nodes.ID() + ":" + o.SettingsFile
+		}
+	} else if sharesPackages(a.cfg.Folders) {
+		return nil, fmt.Errorf("the packages in %s belong to all nodes of a cluster: use the host that is the node, or "+
+			"stop it and run gatehouse cluster leave", o.Folder)
+	}
+	manager, err := packages.Open(o)
 	if err != nil {
 		return nil, err
 	}
 	a.manager = manager
 	manager.Declare(a.cfg.Packages)
 	a.addPackages(manager)
-	return manager, nil
+	return manager, a.nodes.servePackages(manager)
 }
 
 // settingsFile returns the absolute path of the file of the settings, or "".

@@ -27,9 +27,9 @@ func (a *App) sandboxDeps() (c sandbox.Config, err error) {
 		Ladder: SandboxDrivers(s.Ladder(), s, a.cfg.Folders.Cache, a.log), Templates: sandboxTemplates(s),
 		Original: func(context string) bool { return a.specOf(context).Aliases },
 		Served:   a.untilSandboxesAreServed,
-		Rules:    a.rules,
-		Opened:   a.sandboxesOpened,
-		Stream:   a.outputStream(),
+		Rules:    a.rules, HasLabels: a.nodes.hasLabels,
+		Opened: a.sandboxesOpened,
+		Stream: a.outputStream(),
 	}
 	if cache := a.cfg.Folders.Cache; cache != "" {
 		c.Folder = filepath.Join(cache, "snapshots")

@@ -142,6 +142,7 @@ func stateFileOf(f config.Folders) string { return filepath.Join(f.Data, "state.
 func (a *App) openState(ctx context.Context) error {
 	o := state.Options{Logger: a.log}
 	closeLog := func() error { return nil }
+	var ownState state.Log // in a cluster
 	if path := a.stateFile(); path != "" {
 		log, err := state.OpenFile(path, state.FileOptions{})
 		if err != nil {
@@ -160,6 +161,7 @@ func (a *App) openState(ctx context.Context) error {
 			own = new(state.MemoryLog)
 		}
 		o.Log = &statelog.Split{Shared: shared, Own: own, Names: sharedMounts}
+		ownState = own
 		closeLog = func() error { return errors.Join(shared.Close(), closeOwn()) }
 	}
 	t := &liveTree{app: a, state: state.New(o)}
@@ -170,12 +172,15 @@ func (a *App) openState(ctx context.Context) error {
 	if err := t.mount(ctx); err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
+	if ownState != nil {
+		return a.nodes.sharePackages(ctx, ownState)
+	}
 	return nil
 }
 
 // sharedMounts are the durable mounts that all nodes of a cluster have in common. The others say what one host is, or
 // what is in its folders.
-var sharedMounts = []string{"/private/smtp", "/private/notifications", db.UI}
+var sharedMounts = []string{"/private/smtp", "/private/notifications", db.UI, packageRecordsAt}
 
 func (l *liveTree) mount(ctx context.Context) (err error) {
 	if l.self, err = state.Attach[hostRecord](ctx, l.state, "/private/host", state.Durable); err != nil {

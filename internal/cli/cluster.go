@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -34,10 +35,15 @@ the node that runs on this machine.`,
 
 func clusterStatus(w Environment) *cobra.Command {
 	return &cobra.Command{
-		Use:     "status",
-		Short:   "List the nodes",
-		Example: `  gatehouse cluster status`,
-		Args:    cobra.NoArgs,
+		Use:   "status",
+		Short: "List the nodes",
+		Long: `List the nodes with their load (running jobs and packages), what each has (labels, of
+the setting cluster.labels and of its machine) and the packages that run there. A
+package with labels runs on a node that has them all.`,
+		Example: `  gatehouse cluster status
+  GATEHOUSE_CLUSTER_LABELS=zone=a,disk=fast gatehouse serve --http --cluster work --cluster-listen 10.0.0.1:7000
+  gatehouse package add files npm:@modelcontextprotocol/server-filesystem --label zone=a`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			l, err := readSettings(w)
 			if err != nil {
@@ -47,12 +53,12 @@ func clusterStatus(w Environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var nodes []cluster.Peer
+			var nodes []app.NodeStatus
 			if err := json.Unmarshal(raw, &nodes); err != nil {
 				return err
 			}
 			out := tabwriter.NewWriter(w.Out, 0, 8, 2, ' ', 0)
-			fmt.Fprintln(out, "NODE\tMACHINE\tSTATE\tVERSION\tCLUSTER ADDRESS\tCLIENTS\tSINCE")
+			fmt.Fprintln(out, "NODE\tMACHINE\tSTATE\tVERSION\tCLUSTER ADDRESS\tCLIENTS\tSINCE\tLOAD\tLABELS\tPACKAGES")
 			for _, n := range nodes {
 				state := "alive"
 				switch {
@@ -61,8 +67,9 @@ func clusterStatus(w Environment) *cobra.Command {
 				case n.Draining:
 					state = "draining"
 				}
-				fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.ID, n.Host, state, n.Version, n.Cluster, n.Address,
-					n.Started.Format(time.RFC3339))
+				fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%s\t%s\n", n.ID, n.Host, state, n.Version, n.Cluster,
+					n.Address, n.Started.Format(time.RFC3339), n.Load, strings.Join(n.Labels, ","),
+					strings.Join(n.Packages, ","))
 			}
 			return out.Flush()
 		},
@@ -115,8 +122,9 @@ func clusterDrain(w Environment) *cobra.Command {
 		Short: "Give this machine's sessions to other nodes before it is stopped",
 		Long: `Give the sessions of this machine's node to other nodes, so that it can be stopped
 without a client that notices. The node opens no more sessions, its /ready answers
-503, and a session moves once none of its calls runs. The command returns when no
-session is left and no job runs, or fails after --wait. The node drains until it is
+503, and a session moves once none of its calls runs; a package that runs here moves
+to a node that fits. The command returns when no session is left and no job and no call
+of such a package runs, or fails after --wait. The node drains until it is
 started again, or until --off.`,
 		Example: `  gatehouse cluster drain --wait 10m
   gatehouse cluster drain --off`,
@@ -137,7 +145,8 @@ started again, or until --off.`,
 			case err != nil && !answered:
 				return err
 			case err != nil:
-				return fmt.Errorf("%d sessions and %d jobs are left: %w", last.Sessions, last.Jobs, err)
+				return fmt.Errorf("%d sessions, %d jobs and %d packages are left: %w", last.Sessions, last.Jobs,
+					last.Packages, err)
 			case off:
 				fmt.Fprintln(w.Out, "This node takes new sessions.")
 			default:
@@ -182,7 +191,7 @@ func clusterLeave(w Environment) *cobra.Command {
 		Use:   "leave",
 		Short: "Make this machine a host without a cluster",
 		Long: `Make this machine a host without a cluster, which keeps the users, tokens,
-contexts and approvals that its node has now. Stop the host before. The other nodes
+contexts, approvals, secrets and packages that its node has now. Stop the host before. The other nodes
 remove it from the members, of which three must remain. With --alone they are not
 told: that suits the last nodes of a cluster that ends, and a node that they have
 removed before.`,

@@ -39,6 +39,8 @@ type addFlags struct {
 	timeout   string
 	hints     bool
 	newTools  string
+	nodes     string
+	labels    []string
 	locked    string // the lock file to install from
 	title     string
 	first     bool // take the first of several hits
@@ -172,6 +174,9 @@ func (f *addFlags) registerWish(flags *pflag.FlagSet) {
 	flags.StringVar(&f.timeout, "timeout", "", "time for one call, such as 30s (default: that of the host)")
 	flags.BoolVar(&f.hints, "trust-hints", false,
 		"believe what the server says that its tools do, such as readOnlyHint")
+	flags.StringVar(&f.nodes, "nodes", "", "in a cluster, where its server runs: one (node for all, the default) or each")
+	flags.StringSliceVar(&f.labels, "label", nil,
+		"`KEY=VALUE` that a node of the cluster must have to run it; can be repeated")
 	flags.StringVar(&f.newTools, "new-tools", "",
 		"tools that the server adds later: ask for an approval, or allow (default: ask)")
 	flags.StringVar(&f.title, "title", "", "display name (default: the server's)")
@@ -215,6 +220,7 @@ func (f *addFlags) wish(ctx context.Context, w Environment, name string, words [
 	wish.Timeout, wish.TrustHints = f.timeout, f.hints
 	wish.Start, wish.Results, wish.Title = f.start, f.results, cmp.Or(f.title, wish.Title)
 	wish.PassHeaders, wish.NewTools = f.passed, f.newTools
+	wish.Nodes, wish.Labels = f.nodes, f.labels
 	if wish.Grants, err = f.grants(); err != nil {
 		return wish, err
 	}
@@ -358,8 +364,8 @@ func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish
 		"env": wish.Env, "headers": wish.Headers, "config": wish.Config,
 		"pass_headers": wish.PassHeaders,
 		"timeout":      wish.Timeout, "trust_hints": wish.TrustHints, "login": wish.Login,
-		"new_tools": wish.NewTools,
-		"trust":     wish.Confinement == packages.Trusted,
+		"new_tools": wish.NewTools, "nodes": wish.Nodes, "labels": wish.Labels,
+		"trust": wish.Confinement == packages.Trusted,
 	})
 	if wish.OAuth != nil {
 		in["oauth"] = wish.OAuth

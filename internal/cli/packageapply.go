@@ -56,7 +56,7 @@ func declaredArguments(all []packages.Declared) []map[string]any {
 			"title": d.Title, "args": d.Args, "env": d.Env, "headers": d.Headers, "pass_headers": d.PassHeaders,
 			"off":     d.Off,
 			"timeout": d.Timeout, "trust_hints": d.TrustHints, "trust": d.Trust,
-			"new_tools": d.NewTools,
+			"new_tools": d.NewTools, "nodes": d.Nodes, "labels": d.Labels,
 		})
 		if o := d.OAuth.Given(); o != nil {
 			one["oauth"] = o

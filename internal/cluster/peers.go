@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"os"
 	"slices"
@@ -16,21 +17,21 @@ import (
 
 // Peer is a node as another one sees it.
 type Peer struct {
-	ID       string            `json:"id"`
-	Host     string            `json:"host"` // the name of its machine
-	Boot     string            `json:"boot"` // differs in every run
-	Version  string            `json:"version"`
-	Format   int               `json:"format,omitempty"`  // see Format; 0 is 1
-	Address  string            `json:"address,omitempty"` // URL for clients
-	Cluster  string            `json:"cluster,omitempty"` // HOST:PORT for nodes
-	Started  time.Time         `json:"started"`
-	Draining bool              `json:"draining,omitempty"`
-	Load     float64           `json:"load"` // see SetLoad
-	Labels   map[string]string `json:"labels,omitempty"`
-	Alive    bool              `json:"alive"`
-	Member   bool              `json:"member"`
-	Silent   time.Duration     `json:"silent,omitempty"` // since it was last heard
-	Removed  *time.Time        `json:"removed,omitempty"`
+	ID       string        `json:"id"`
+	Host     string        `json:"host"` // the name of its machine
+	Boot     string        `json:"boot"` // differs in every run
+	Version  string        `json:"version"`
+	Format   int           `json:"format,omitempty"`  // see Format; 0 is 1
+	Address  string        `json:"address,omitempty"` // URL for clients
+	Cluster  string        `json:"cluster,omitempty"` // HOST:PORT for nodes
+	Started  time.Time     `json:"started"`
+	Draining bool          `json:"draining,omitempty"`
+	Load     float64       `json:"load"`             // see SetLoad
+	Labels   []string      `json:"labels,omitempty"` // see SetLabels
+	Alive    bool          `json:"alive"`
+	Member   bool          `json:"member"`
+	Silent   time.Duration `json:"silent,omitempty"` // since it was last heard
+	Removed  *time.Time    `json:"removed,omitempty"`
 }
 
 // beat is what a node tells all others a few times within each lease.
@@ -51,7 +52,7 @@ type peers struct {
 
 	draining atomic.Bool
 	load     atomic.Pointer[func() float64]
-	labels   map[string]string
+	labels   atomic.Pointer[[]string]
 	started  time.Time
 	double   atomic.Bool // another process has this node's id
 
@@ -147,8 +148,10 @@ func (p *peers) self() Peer {
 	o := p.n.opts
 	self := Peer{
 		ID: p.n.id, Host: p.host, Boot: p.n.boot, Version: o.Version, Format: Format, Address: p.address,
-		Cluster: cmp.Or(o.Advertise, o.Listen), Started: p.started, Draining: p.draining.Load(), Labels: p.labels,
-		Alive: true,
+		Cluster: cmp.Or(o.Advertise, o.Listen), Started: p.started, Draining: p.draining.Load(), Alive: true,
+	}
+	if l := p.labels.Load(); l != nil {
+		self.Labels = *l
 	}
 	if f := p.load.Load(); f != nil {
 		self.Load = (*f)()
@@ -435,8 +438,23 @@ func (n *Node) OnChange(f func(Peer)) {
 	n.peers.onChange = append(n.peers.onChange, f)
 }
 
-// SetLoad sets what other nodes learn of this one's load: the running calls, by convention.
+// Spread returns a number from 0 to 1 that depends on a text alone. Added to the loads of nodes it spreads what is
+// decided at once, before the loads have changed.
+func Spread(text string) float64 {
+	h := fnv.New32a()
+	h.Write([]byte(text))
+	return float64(h.Sum32()) / (1 << 32)
+}
+
+// SetLoad sets what other nodes learn of this one's load: by convention its jobs, and the servers of packages and the
+// sandboxes that run.
 func (n *Node) SetLoad(f func() float64) { n.peers.load.Store(&f) }
+
+// SetLabels sets what other nodes learn that this one has, as KEY=VALUE. The slice must not be changed.
+func (n *Node) SetLabels(labels []string) {
+	n.peers.labels.Store(&labels)
+	n.peers.beat(false)
+}
 
 // SetDraining tells the other nodes that this one takes no new work.
 func (n *Node) SetDraining(on bool) {

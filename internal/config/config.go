@@ -175,6 +175,7 @@ type Cluster struct {
 	TokenFile string        `doc:"File with the token by which this node joins for the first time; gatehouse cluster join-token makes one." kind:"path"`
 	TLS       bool          `doc:"Require certificates of nodes on loopback too; elsewhere they are always required."`
 	Lease     time.Duration `doc:"How long a node that is not heard counts as alive, the same on all nodes; 0 means 1 s."`
+	Labels    []string      `doc:"What this node has, as key=value, for packages and sandboxes that must run where that is: zone=a. It also has os, arch, gpu, and a label driver for each driver of sandboxes."`
 	Program   string        `doc:"The engine, a path or a name. Empty means gatehouse-nats beside this program, or else in the PATH." kind:"path"`
 	NATS      NATS          `yaml:"nats" doc:"A NATS server with JetStream to use in place of the embedded one."`
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"gatehouse/internal/access/secret"
 	"gatehouse/tool"
@@ -36,6 +37,8 @@ type Declared struct {
 	NewTools    string            `doc:"What becomes of tools and prompts that an update or the server adds: ask leaves them out until an administrator approves them, allow offers them; left out, ask."`
 	Title       string            `doc:"Display name; left out, the server's."`
 	Off         []string          `doc:"Tools that are not offered, by their names on this host."`
+	Nodes       string            `doc:"In a cluster, where its server runs. one: on one node for all (the default); each: on each node, for the callers of that." enum:"one,each"`
+	Labels      []string          `doc:"In a cluster, what a node must have to run its server, as key=value."`
 	Trust       bool              `doc:"Run it as the user of this host, in no sandbox."`
 	Grants      Grants            `doc:"What it may use in its sandbox, beside its own folders and the programs of the machine."`
 }
@@ -52,6 +55,7 @@ func (d Declared) Record() (Record, error) {
 		Headers: d.Headers, PassHeaders: d.PassHeaders, Login: d.Login, OAuth: d.OAuth.Given(),
 		Start: cmp.Or(d.Start, OnDemand), Results: d.Results, Instances: d.Instances, Timeout: d.Timeout,
 		TrustHints: d.TrustHints, NewTools: d.NewTools, Off: slices.Compact(off), Declared: true, Grants: d.Grants,
+		Nodes: d.Nodes, Labels: d.Labels,
 	}
 	if d.Trust {
 		r.Confinement = Trusted
@@ -129,6 +133,7 @@ func compareRecords(was, want Record, there bool) (s Step, differs bool) {
 	next.DeclaredBy = want.DeclaredBy
 	next.Instances, next.NewTools = want.Instances, want.NewTools
 	next.Grants = want.Grants
+	next.Nodes, next.Labels = want.Nodes, want.Labels
 	if want.Confinement != "" || was.Confinement == Trusted {
 		next.Confinement = cmp.Or(want.Confinement, Sandboxed)
 	}
@@ -205,6 +210,8 @@ func describeRecord(mark string, r Record) (lines []string) {
 		add("trust_hints", "yes")
 	}
 	add("new_tools", r.NewTools)
+	add("nodes", r.Nodes)
+	add("labels", list(r.Labels))
 	add("title", r.Title)
 	add("confinement", r.Confinement)
 	grants := r.Grants
@@ -314,10 +321,21 @@ func (h *Manager) Declare(declared []Declared) {
 	h.mu.Lock()
 	h.declared = declared
 	h.mu.Unlock()
+	h.wakeApply()
+}
+
+// wakeApply has Run apply the declared packages.
+func (h *Manager) wakeApply() {
 	select {
 	case h.wake <- struct{}{}:
 	default:
 	}
+}
+
+func (h *Manager) declaredNow() []Declared {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.declared
 }
 
 // declares reports whether the settings name packages, or named some that are there.
@@ -340,7 +358,11 @@ func (h *Manager) declaredElsewhere(s Step) bool {
 	if by == "" || by == h.opts.SettingsFile {
 		return false
 	}
-	if _, err := os.Stat(by); errors.Is(err, fs.ErrNotExist) {
+	here := by
+	if c := h.opts.Cluster; c != nil {
+		here = strings.TrimPrefix(by, c.ID()+":")
+	}
+	if _, err := os.Stat(here); errors.Is(err, fs.ErrNotExist) && !h.declaredByNode(by) {
 		return false // it was moved or removed
 	}
 	h.log.Warn("a package stays as it is because other settings declare it; "+
@@ -349,12 +371,25 @@ func (h *Manager) declaredElsewhere(s Step) bool {
 	return true
 }
 
+// applyPause is how long a node waits for another one that applies the same settings.
+const applyPause = 2 * time.Second
+
+// anotherNode reports whether an error may be because another node changes the same packages.
+func (h *Manager) anotherNode(err error) bool {
+	r, ok := errors.AsType[*tool.Refusal](err)
+	return ok && h.opts.Cluster != nil &&
+		(r.Code == tool.CodeBusy || r.Code == tool.CodeExists || r.Code == tool.CodeStale)
+}
+
 // applyDeclared applies the declared packages in the background and reports the result.
 func (h *Manager) applyDeclared() {
-	h.mu.Lock()
-	declared := h.declared
-	h.mu.Unlock()
-	steps, err := h.applySteps(h.ctx, declared, h.declaredElsewhere, nil)
+	steps, err := h.applySteps(h.ctx, h.declaredNow(), h.declaredElsewhere, nil)
+	for end := time.Now().Add(h.opts.Install); err != nil && h.anotherNode(err) && time.Now().Before(end); {
+		if sleep(h.ctx, applyPause) != nil {
+			return
+		}
+		steps, err = h.applySteps(h.ctx, h.declaredNow(), h.declaredElsewhere, nil)
+	}
 	for _, s := range steps {
 		if s.Error == "" {
 			h.log.Info("the settings changed a package", "package", s.ID, "action", s.Action)

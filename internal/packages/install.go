@@ -16,7 +16,6 @@ import (
 	"gatehouse/internal/dispatch/progress"
 	"gatehouse/internal/packages/attest"
 	"gatehouse/internal/packages/pins"
-	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
 
@@ -81,6 +80,9 @@ func (h *Manager) Check(plan *Plan) error {
 			),
 		}
 	}
+	if err := h.checkPlacement(r); err != nil {
+		return err
+	}
 	if name, bad := collides(r.ID, reserved); bad {
 		return invalid("id %q: names that begin with %s are reserved for this host; choose another", r.ID, name)
 	}
@@ -138,7 +140,13 @@ func (h *Manager) Install(ctx context.Context, plan Plan, report Report) (i Info
 	if !h.addPackage(p) {
 		return i, h.Check(&plan)
 	}
-	if err := h.putRecord(r); err != nil {
+	release, err := h.lockPackage(p.id)
+	if err != nil {
+		h.unregister(p)
+		return i, err
+	}
+	defer release()
+	if err := p.saveRecord(r); err != nil {
 		h.unregister(p)
 		return i, err
 	}
@@ -183,16 +191,12 @@ func (h *Manager) unregister(p *managedPackage) {
 // removeFailed removes a package whose first installation failed.
 func (p *managedPackage) removeFailed() error {
 	err := p.stopServers()
-	err = errors.Join(err, p.erase(p.rec.Keep), p.manager.deleteRecord(p.id)) // no other goroutine changes the record
+	keepThere := p.rec.Keep || p.manager.opts.Cluster != nil && p.manager.keptData(p.id)
+	err = errors.Join(err, p.erase(p.rec.Keep), p.manager.forgetShared(p.id, keepThere),
+		p.manager.deleteRecord(p.id, p.stored)) // no other goroutine changes the record
 	p.manager.unregister(p)
 	p.manager.collect() // a command that installs ends soon after
 	return err
-}
-
-func (h *Manager) deleteRecord(id string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
-	defer cancel()
-	return state.Drop(ctx, h.opts.Records, id)
 }
 
 // install fetches a program into a new folder, tries it, and makes it the package's
@@ -262,6 +266,9 @@ func (p *managedPackage) install(ctx context.Context, plan Plan, report Report) 
 			p.pinInstalled(&r, &plan, &listed, digest)
 			r.Pins.Attested = attested
 		}
+		err = p.shareLock(ctx, &r)
+	}
+	if err == nil {
 		err = p.saveRecord(r)
 	}
 	if err != nil {
@@ -481,7 +488,8 @@ func (h *Manager) Remove(id string, keepData bool) error {
 		return err
 	}
 	p.publishState()
-	if err := errors.Join(p.stopServers(), p.forgetLogins(), p.erase(keepData), h.deleteRecord(id)); err != nil {
+	if err := errors.Join(p.stopServers(), p.forgetLogins(), p.erase(keepData), h.forgetShared(id, keepData),
+		h.deleteRecord(id, encodeRecord(r))); err != nil {
 		return fmt.Errorf("package %s is removed in part; this host removes the rest when it starts again: %w", id, err)
 	}
 	h.unregister(p)
@@ -499,10 +507,17 @@ func (h *Manager) recover() error {
 	if err != nil {
 		return err
 	}
+	if h.opts.Cluster != nil {
+		err = h.loadNode(records)
+		records = nil
+	}
 	for id, r := range records {
-		if err := h.load(id, r); err != nil {
-			return err
+		if err = errors.Join(err, h.load(id, r)); err != nil {
+			break
 		}
+	}
+	if err != nil {
+		return err
 	}
 	h.offered = nil
 	h.forwards.Store(nil)
@@ -517,10 +532,14 @@ func (h *Manager) load(id string, r Record) error {
 		h.log.Warn("a record of a package is left out", "package", id)
 		return nil
 	}
+	if h.opts.Cluster != nil {
+		h.loadOfNode(r)
+		return nil
+	}
 	p := h.newPackage(r)
 	switch r.State {
 	case Installing, Removing:
-		if err := errors.Join(p.erase(r.Keep), h.deleteRecord(id)); err != nil {
+		if err := errors.Join(p.erase(r.Keep), h.deleteRecord(id, nil)); err != nil {
 			h.log.Warn("a package cannot be removed", "package", id, "err", err)
 		} else {
 			h.log.Info("what was left of a package was removed", "package", id, "state", r.State)
@@ -528,7 +547,7 @@ func (h *Manager) load(id string, r Record) error {
 		return nil
 	case Updating:
 		p.rec.State = Installed
-		if err := h.putRecord(p.rec); err != nil {
+		if err := h.putRecord(p.rec, nil); err != nil {
 			return err
 		}
 		h.log.Info("the update of a package was interrupted: it is as it was", "package", id)
@@ -671,7 +690,7 @@ func (h *Manager) storeRestored() error {
 			)
 			continue
 		}
-		if err := h.putRecord(r); err != nil {
+		if err := h.putRestoredRecord(r); err != nil {
 			return err
 		}
 		h.log.Info("a package was restored", "package", id)

@@ -388,7 +388,7 @@ func TestWhatWasLeftHalfDone(t *testing.T) {
 	} {
 		r := server(t, id, "good")
 		r.State, r.Keep, r.Start = to.State, to.Keep, OnDemand
-		if err := h.putRecord(r); err != nil {
+		if err := h.putRecord(r, nil); err != nil {
 			t.Fatal(err)
 		}
 		write(t, h.folder(id), map[string]string{programPrefix + "abandoned/x": "half"})

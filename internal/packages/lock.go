@@ -245,6 +245,7 @@ func (h *Manager) syncPlans(l pins.Lock) (plans []syncPlan, err error) {
 		if source, err := ParseSource(is.Source); err == nil {
 			was.Source = source
 		}
+		want.Nodes, want.Labels = was.Nodes, was.Labels // a lock file does not say where
 		plan.step, _ = compareRecords(was, want, true)
 		plan.step.record.Declared, plan.step.record.DeclaredBy = declared, by
 		before, after := describeLocked("-", &is), describeLocked("+", locked)

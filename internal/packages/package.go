@@ -30,6 +30,7 @@ type managedPackage struct {
 	// mu guards what follows, and the state of the instances.
 	mu       sync.Mutex
 	rec      Record
+	stored   []byte // in a cluster, the record as it is stored; see encodeRecord
 	activity string // the running operation; "" for none
 	progress *progress.Progress
 	removed  bool // it was removed
@@ -52,6 +53,8 @@ type managedPackage struct {
 	listedAsked bool              // such tools were looked for since the host started
 
 	logins logins // have a lock of their own, which is taken after mu
+
+	fetching sync.Mutex // held while a program is fetched that another node has installed; before mu
 
 	watched subscriptions // has a lock of its own, which is taken before the manager's
 
@@ -119,17 +122,28 @@ func (p *managedPackage) publishState() {
 	p.manager.opts.Show(p.id, out)
 }
 
-// claim starts an operation that excludes all others on this package.
+// claim starts an operation that excludes all others on this package; one that takes long excludes those of other
+// nodes, too.
 func (p *managedPackage) claim(what string) (done func(), err error) {
+	here, err := p.claimHere(what)
+	if err != nil || p.manager.opts.Cluster == nil || !slices.Contains(exclusive, what) {
+		return here, err
+	}
+	release, err := p.claimOnNodes()
+	if err != nil {
+		here()
+		return nil, err
+	}
+	return func() { release(); here() }, nil
+}
+
+// claimHere is claim on this node alone.
+func (p *managedPackage) claimHere(what string) (done func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case p.removed:
-		return nil, &tool.Refusal{
-			Code:    tool.CodeNotFound,
-			Message: fmt.Sprintf("there is no package %q", p.id),
-			Next:    "package_list lists the packages.",
-		}
+		return nil, errNoPackage(p.id)
 	case p.activity != "":
 		return nil, p.busy()
 	}
@@ -181,6 +195,9 @@ func (p *managedPackage) info() Info {
 		}
 	}
 	i.Quarantined = p.unapproved()
+	if i.isPlaced() {
+		i.Node = p.manager.places.get(p.id).Node
+	}
 	if p.shared.running != nil && p.shared.running.child != nil {
 		i.PID = p.shared.running.child.Pid()
 	}
@@ -238,6 +255,7 @@ func (p *managedPackage) setTools(l listing, left []string, agreed, same bool) {
 	if !agreed && len(changes.Added)+len(changes.Removed)+len(changes.Changed) > 0 {
 		p.manager.opts.Relisted(p.id, changes)
 	}
+	p.shareListing(l)
 	if b, err := json.Marshal(l); err == nil {
 		if err := atomicfile.Write(filepath.Join(p.folder(), listingFile), b); err != nil {
 			p.manager.log.Warn("the tools of a package cannot be stored", "package", p.id, "err", err)
@@ -342,11 +360,16 @@ func (p *managedPackage) saveStopped(stopped bool) error {
 
 // saveRecord stores the record of the package durably.
 func (p *managedPackage) saveRecord(r Record) error {
-	if err := p.manager.putRecord(r); err != nil {
+	p.mu.Lock()
+	was := p.stored
+	p.mu.Unlock()
+	if err := p.manager.putRecord(r, was); err != nil {
 		return fmt.Errorf("store package %s: %w", p.id, err)
 	}
 	p.mu.Lock()
-	p.rec = r
+	if p.rec = r; p.manager.opts.Cluster != nil {
+		p.stored = encodeRecord(r)
+	}
 	p.mu.Unlock()
 	return nil
 }

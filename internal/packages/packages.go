@@ -90,6 +90,8 @@ type Options struct {
 	Completed func(session string, params json.RawMessage)
 	// Alone is set on a manager of OpenAlone.
 	Alone *Alone
+	// Cluster is that of a host that is a node, whose records are those of all nodes; nil without one.
+	Cluster *Cluster
 
 	// SettingsFile is the file of this host's settings. What another file declares is not
 	// changed by Run, as long as that file exists. "" means that there is none.
@@ -163,6 +165,10 @@ type Manager struct {
 	wake     chan struct{} // holds a token when declared has changed
 	applying sync.Mutex    // held while declared packages are applied; before mu
 	store    store
+
+	following sync.Mutex // held while changes of other nodes are applied; before mu
+
+	places places // in a cluster
 
 	restoring    sync.Mutex // held while packages are brought back; before mu
 	restoreError string     // the last logged reason why a restore failed; guarded by restoring
@@ -332,6 +338,11 @@ func (h *Manager) superviseUntil(ctx context.Context) {
 		if got {
 			h.tryPutRestored()
 		}
+		if got && h.opts.Cluster != nil {
+			h.applyRecords()
+			h.settleInterrupted()
+			h.placeWanted(ctx)
+		}
 		if got && apply && !h.opts.Manual {
 			apply = false
 			h.goApply()
@@ -444,20 +455,9 @@ func (h *Manager) findPackage(id string) (*managedPackage, error) {
 	if h.release == nil && !h.closed && !h.opts.Lazy {
 		return nil, errOtherHost()
 	}
-	return nil, &tool.Refusal{
-		Code:    tool.CodeNotFound,
-		Message: fmt.Sprintf("there is no package %q", id),
-		Next:    "package_list lists the packages.",
-	}
+	return nil, errNoPackage(id)
 }
 
 func (h *Manager) folder(id string) string { return filepath.Join(h.opts.Folder, id) }
-
-// putRecord stores the record of a package durably.
-func (h *Manager) putRecord(r Record) error {
-	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
-	defer cancel()
-	return state.Put(ctx, h.opts.Records, r.ID, r)
-}
 
 const recordTimeout = 30 * time.Second // for the disk

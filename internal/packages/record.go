@@ -65,6 +65,11 @@ type Record struct {
 	Confinement string `json:"confinement,omitempty"`
 	Grants      Grants `json:"grants,omitzero"` // what it may use if it is Sandboxed
 
+	// Nodes says where its server runs in a cluster: OneNode or EachNode; "" means OneNode. Labels are what such a node
+	// must have, as KEY=VALUE.
+	Nodes  string   `json:"nodes,omitempty"`
+	Labels []string `json:"labels,omitempty"`
+
 	// Declared says that the settings name it: it goes when they no longer do.
 	Declared bool `json:"declared,omitempty"`
 	// DeclaredBy is the file of the settings that name it; "" is not known.
@@ -246,6 +251,8 @@ func (r *Record) checkRecord() error {
 			PrincipalInstances, SessionInstances)
 	case r.NewTools != "" && r.NewTools != AskNew && r.NewTools != AllowNew:
 		return invalid("new_tools %q: expected %s or %s", r.NewTools, AskNew, AllowNew)
+	case r.Nodes != "" && r.Nodes != OneNode && r.Nodes != EachNode:
+		return invalid("nodes %q: expected %s or %s", r.Nodes, OneNode, EachNode)
 	case r.Start != OnDemand && r.Start != Always:
 		return invalid("start %q: expected %s or %s", r.Start, OnDemand, Always)
 	case r.Source.Kind == Command && r.Command == "":
@@ -260,6 +267,9 @@ func (r *Record) checkRecord() error {
 	if r.Instances == SharedInstances && r.Confinement != Trusted && r.Grants.haveAnnounced() {
 		return invalid("instances %q: one instance for all clients has the roots of none; grant folders without :roots, "+
 			"or choose %s", r.Instances, SessionInstances)
+	}
+	if err := CheckLabels(r.Labels); err != nil {
+		return err
 	}
 	if err := r.checkRemote(); err != nil {
 		return err
@@ -401,6 +411,7 @@ type Info struct {
 	// Quarantined are the tools and prompts that no administrator has approved as they are.
 	Quarantined []Change
 	PID         int
+	Node        string    // on which its server runs in a cluster; "" if it has no place
 	Fails       int       // starts or lives that failed, one after the other
 	Next        time.Time // before which it is not started again
 }

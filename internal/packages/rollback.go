@@ -40,7 +40,8 @@ func (p *managedPackage) rollback(ctx context.Context, was Record, report Report
 	switch {
 	case was.State != Installed:
 		return tool.Refuse(tool.CodeUnavailable, "package %s is not completely installed", p.id)
-	case prev == nil || !isFolder(filepath.Join(p.folder(), prev.Program)):
+	case prev == nil ||
+		p.manager.opts.Cluster == nil && !isFolder(filepath.Join(p.folder(), prev.Program)):
 		return &tool.Refusal{
 			Code:    tool.CodeNotFound,
 			Message: fmt.Sprintf("package %s has no previous version; nothing was changed", p.id),
@@ -67,6 +68,9 @@ func (p *managedPackage) rollback(ctx context.Context, was Record, report Report
 	now.Shared, now.Writable, now.Installed, now.By = prev.Shared, prev.Writable, prev.Installed, prev.By
 	now.Digest, now.Image = prev.Digest, prev.Image
 	now.Version, now.Server, now.Pins, now.Previous = prev.Version, prev.Server, prev.Pins.Clone(), previousOf(&was)
+	if err := p.ensureProgram(ctx, &now); err != nil {
+		return err
+	}
 	updating := was
 	updating.State = Updating
 	if err := p.saveRecord(updating); err != nil {

@@ -66,6 +66,11 @@ func (h *Manager) Watch(
 	p.mu.Lock()
 	each := p.rec.Login == PrincipalLogin
 	p.mu.Unlock()
+	if node, err := h.watchedAt(id); err != nil {
+		return nil, err
+	} else if node != "" {
+		return h.watchElsewhere(node, c, id, uri, changed)
+	}
 	if each { // one subscription is shared by all who watch
 		return nil, tool.Refuse(tool.CodeUnsupported,
 			"resources of package %s cannot be watched: each caller has its own login", id)

@@ -177,8 +177,7 @@ func (i *instance) startIfWanted(asked bool) {
 	defer p.mu.Unlock()
 	if i.running == nil && i.starting == nil && p.activity == "" && !p.removed && p.rec.State == Installed &&
 		!p.rec.Stopped &&
-		i.failures < maxFailures &&
-		(asked || p.rec.Start == Always) {
+		i.failures < maxFailures && (asked || p.rec.Start == Always) && p.runsHere() {
 		i.startInstance()
 	}
 }
@@ -208,7 +207,12 @@ func (i *instance) startInstance() chan struct{} {
 			rec.Server.Protocol = client.LatestLegacy
 		}
 		rec.announced = announcedIn(i.key.folders)
-		u, listed, err := p.launchServer(withLogin(ctx, i.key.login), &rec, i.connOptions(), i == p.shared)
+		var u *upstream
+		var listed listing
+		err := p.ensureProgram(ctx, &rec)
+		if err == nil {
+			u, listed, err = p.launchServer(withLogin(ctx, i.key.login), &rec, i.connOptions(), i == p.shared)
+		}
 		if err == nil && i.key.older && u.conn.IsModern() {
 			u.stopProcess(stopGrace)
 			err = errNewest

@@ -8,6 +8,7 @@ package nodebus
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"gatehouse/internal/cluster"
 	"gatehouse/internal/dispatch/bus"
@@ -44,6 +46,8 @@ type Bus struct {
 	Lost func(ctx context.Context, r *bus.Request) bool
 	// Transport reaches the handler of a node; the host of the URL is the node's id and ".node".
 	Transport http.RoundTripper
+	// Place returns the node on which a request without a handle has to run; "" means this one. nil places nothing.
+	Place func(ctx context.Context, r *bus.Request) (node string, err error)
 }
 
 // Followed forwards to the local bus.
@@ -54,12 +58,18 @@ func (b *Bus) Followed(subject string) bool {
 
 // Do runs the request on the node that its handle or its state names.
 func (b *Bus) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome, error) {
-	if parked, rest, ok := cutNode(r.State); ok {
+	parked, rest, open := cutNode(r.State)
+	if open {
 		again := *r
 		again.State, again.Node = rest, parked
 		r = &again
 	}
 	node := b.nodeOf(r)
+	if node == "" && !open && r.Task == "" && b.Place != nil {
+		if out, here, err := b.doPlaced(ctx, r, n); !here {
+			return out, err
+		}
+	}
 	if node == "" && r.Node == "" && b.Resolve != nil {
 		at, err := b.Resolve(ctx, r)
 		if err != nil {
@@ -87,7 +97,7 @@ func (b *Bus) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome,
 			Next:    "If the node has died it is lost: start it again.",
 		}
 	}
-	out, err := b.send(ctx, node, r, n)
+	out, err := b.send(ctx, node, r, "", n)
 	if errors.Is(err, bus.ErrLost) && b.Lost != nil && b.Lost(ctx, r) { // the node died while it answered
 		return b.Bus.Do(ctx, r, n)
 	}
@@ -95,6 +105,38 @@ func (b *Bus) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome,
 		err = context.Cause(ctx)
 	}
 	return parkedAt(node, out), err
+}
+
+const (
+	placeAgain = 50 * time.Millisecond // before a request is placed again that its node did not get
+	placeTime  = 20 * time.Second      // in which it is: longer than a node that died counts as alive
+)
+
+// doPlaced runs a request on the node on which it is placed. If that has not got it, because it has just died, the
+// request is placed again. here is true if this node runs it.
+func (b *Bus) doPlaced(ctx context.Context, r *bus.Request, n bus.Notes) (out bus.Outcome, here bool, err error) {
+	for end := time.Now().Add(placeTime); ; {
+		node, err := b.Place(ctx, r)
+		if err != nil || node == "" {
+			return out, err == nil, err
+		}
+		connection := "" // tells the callers of one principal apart there
+		if r.Caller != nil {
+			connection = cmp.Or(r.Caller.Session, r.Caller.Connection)
+		}
+		out, err = b.send(ctx, node, r, connection, n)
+		if ctx.Err() != nil && err != nil {
+			return out, false, context.Cause(ctx)
+		}
+		if !errors.Is(err, bus.ErrAbsent) || time.Now().After(end) {
+			return parkedAt(node, out), false, err
+		}
+		select {
+		case <-time.After(placeAgain):
+		case <-ctx.Done():
+			return out, false, context.Cause(ctx)
+		}
+	}
 }
 
 // stateMark begins the state of a call that is open on a node; the node's id and a zero byte follow.
@@ -165,12 +207,14 @@ type end struct {
 	Error      string          `json:"error,omitempty"`
 }
 
-// send runs a request on another node.
-func (b *Bus) send(ctx context.Context, node string, r *bus.Request, n bus.Notes) (bus.Outcome, error) {
+// send runs a request on another node, as one of a connection; "" names none.
+func (b *Bus) send(
+	ctx context.Context, node string, r *bus.Request, connection string, n bus.Notes,
+) (bus.Outcome, error) {
 	there := *r
 	if r.Caller != nil { // the session is on this node, so that nothing there can end with it
 		who := *r.Caller
-		who.Session, who.Connection = "", ""
+		who.Session, who.Connection = "", connection
 		there.Caller = &who
 	}
 	raw, err := encode(&there)

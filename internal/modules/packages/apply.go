@@ -36,6 +36,8 @@ type declaredIn struct {
 	NewTools    string            `json:"new_tools,omitempty" enum:"ask,allow"`
 	Title       string            `json:"title,omitempty" max:"200"`
 	Off         []string          `json:"off,omitempty" max:"500"`
+	Nodes       string            `json:"nodes,omitempty" enum:"one,each"`
+	Labels      []string          `json:"labels,omitempty" max:"20"`
 	Trust       bool              `json:"trust,omitempty"`
 	Grants      packages.Grants   `json:"grants,omitzero"`
 }

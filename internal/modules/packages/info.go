@@ -33,6 +33,8 @@ type entryOut struct {
 
 	Confinement string `json:"confinement" doc:"sandbox; trusted: it runs as this host's user; unconfined: as trusted, installed before there was a choice; remote"`
 
+	Node string `json:"node,omitempty" doc:"of the cluster, on which its server runs or ran last"`
+
 	Quarantined int `json:"quarantined,omitempty" doc:"tools and prompts that are not offered until an administrator approves them as they are; see package_changes"`
 
 	Health packages.Health `json:"health" doc:"how its server serves"`
@@ -41,7 +43,7 @@ type entryOut struct {
 func entry(i packages.Info) entryOut {
 	p := i.Public
 	return entryOut{
-		i.ID, p.Title, p.Version, p.State, p.Status, p.Tools, p.Error, p.Login, p.Confinement, p.Quarantined, p.Health,
+		i.ID, p.Title, p.Version, p.State, p.Status, p.Tools, p.Error, p.Login, p.Confinement, i.Node, p.Quarantined, p.Health,
 	}
 }
 

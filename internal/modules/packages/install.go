@@ -31,6 +31,8 @@ type installIn struct {
 	Timeout     string            `json:"timeout,omitempty" doc:"time for one call, such as 30s; default: that of the host" max:"20"`
 	Hints       bool              `json:"trust_hints,omitempty" doc:"believe what the server says that its tools do"`
 	NewTools    string            `json:"new_tools,omitempty" doc:"tools that its server adds later: ask leaves them out until an administrator approves them, allow offers them; default: ask" enum:"ask,allow"`
+	Nodes       string            `json:"nodes,omitempty" doc:"where its server runs in a cluster; one, the default: on one node for all; each: on each node, for the callers of that" enum:"one,each"`
+	Labels      []string          `json:"labels,omitempty" doc:"what a node of the cluster must have to run its server, such as driver=firecracker or a label of cluster.labels" max:"20"`
 	Actions     []actionDef       `json:"actions,omitempty" doc:"what administrators can do with it besides calling its tools" max:"50"`
 	Title       string            `json:"title,omitempty" doc:"display name; default: the server's" max:"200"`
 	Trust       bool              `json:"trust,omitempty" doc:"run it with the rights of this host's user, in no sandbox"`
@@ -88,6 +90,7 @@ func (k *manager) install(ctx context.Context, c *tool.Call, in installIn) (jobO
 		Start: in.Start, Results: in.Results, Login: in.Login, OAuth: in.OAuth.Given(),
 		Instances: in.Instances, Timeout: in.Timeout, TrustHints: in.Hints, By: c.Caller.Principal,
 		Image: in.Image.options(), Grants: in.Grants, NewTools: in.NewTools, Actions: actionsOf(in.Actions),
+		Nodes: in.Nodes, Labels: in.Labels,
 	}
 	if in.Trust {
 		r.Confinement = packages.Trusted

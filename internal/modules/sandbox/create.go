@@ -25,11 +25,12 @@ type createIn struct {
 	Idle      int      `json:"idle_seconds,omitempty" doc:"it ends if it is unused for this long; at most the host's limit" min:"1"`
 	Lifetime  int      `json:"lifetime_seconds,omitempty" doc:"it ends after this time in any case; at most the host's limit" min:"1"`
 
-	Snapshot string `json:"snapshot_id,omitempty" doc:"from sandbox_snapshot: restore this snapshot with its template and limits; only name and times can be given in addition"`
-	Template string `json:"template,omitempty" doc:"one of the templates of sandbox_stats; default: default"`
-	Image    string `json:"image,omitempty" doc:"image of its file system, host/name:tag of a registry, if this host lets callers choose; default: that of the template"`
-	Driver   string `json:"driver,omitempty" doc:"one of the drivers of sandbox_stats; default: chosen by the host"`
-	Least    string `json:"min_isolation,omitempty" doc:"the least isolation between the code and the host" enum:"process,filtered,namespaces,user kernel,machine"`
+	Snapshot string   `json:"snapshot_id,omitempty" doc:"from sandbox_snapshot: restore this snapshot with its template and limits; only name and times can be given in addition"`
+	Template string   `json:"template,omitempty" doc:"one of the templates of sandbox_stats; default: default"`
+	Image    string   `json:"image,omitempty" doc:"image of its file system, host/name:tag of a registry, if this host lets callers choose; default: that of the template"`
+	Driver   string   `json:"driver,omitempty" doc:"one of the drivers of sandbox_stats; default: chosen by the host"`
+	Labels   []string `json:"labels,omitempty" doc:"in a cluster, what its node must have, as key=value" max:"20"`
+	Least    string   `json:"min_isolation,omitempty" doc:"the least isolation between the code and the host" enum:"process,filtered,namespaces,user kernel,machine"`
 }
 
 type createOut struct {
@@ -63,6 +64,9 @@ Only you can use it. It ends when you destroy it, when it is unused for its idle
 
 func (m *sandboxTools) create(ctx context.Context, c *tool.Call, in createIn) (createOut, []tool.Content, error) {
 	began := time.Now()
+	if err := m.checkLabels(in.Labels); err != nil {
+		return createOut{}, nil, err
+	}
 	if in.Snapshot != "" {
 		out, err := m.restore(ctx, c, in)
 		return out, nil, err
@@ -85,6 +89,17 @@ func (m *sandboxTools) create(ctx context.Context, c *tool.Call, in createIn) (c
 		return createOut{}, nil, notCreated(ctx, err)
 	}
 	return made(b, began), nil, nil
+}
+
+// checkLabels refuses labels that this host does not have.
+func (m *sandboxTools) checkLabels(labels []string) error {
+	switch {
+	case len(labels) == 0:
+		return nil
+	case m.cfg.HasLabels == nil:
+		return tool.Refuse(tool.CodeInvalidArguments, "labels: this host makes sandboxes on its own machine alone")
+	}
+	return m.cfg.HasLabels(labels)
 }
 
 // pulled reports the progress of preparing an image.

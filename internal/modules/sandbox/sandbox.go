@@ -54,6 +54,8 @@ type Config struct {
 	// bytes, or with text as a JSON text about them. nil means that the host has none.
 	Stream func(c tool.Caller, serve func(ctx context.Context, send func(text bool, message []byte) error) error) (
 		path string, err error)
+	// HasLabels refuses labels that this node of a cluster does not have; nil means that a sandbox with labels is refused.
+	HasLabels func(labels []string) error
 	// Opened is called once with the manager of the sandboxes, which lives as long as the module. nil means that no
 	// other part of the host uses it.
 	Opened func(*manager.Manager)

@@ -23,10 +23,13 @@ import (
 	"time"
 
 	"gatehouse/internal/cli"
+	"gatehouse/internal/packages/packagestest"
 )
 
-// TestMain makes this program gatehouse itself where a test starts it as a node, or a member of a field.
+// TestMain makes this program gatehouse itself where a test starts it as a node, a member of a field, or a server of a
+// package.
 func TestMain(m *testing.M) {
+	packagestest.Main(os.Stdout)
 	if options := os.Getenv("GATEHOUSE_TEST_MEMBER"); options != "" {
 		fmt.Fprintln(os.Stderr, runMember(options))
 		os.Exit(1)
@@ -97,6 +100,9 @@ func (n *node) run(t *testing.T, args ...string) *exec.Cmd {
 		"XDG_RUNTIME_DIR="+n.dir,
 		// Long, because the machine that runs the tests is slow at times.
 		"GATEHOUSE_CLUSTER_LEASE=8s",
+		"GATEHOUSE_CLUSTER_LABELS=zone="+filepath.Base(n.dir),
+		// For the tests of packages, whose client cannot ask.
+		"GATEHOUSE_APPROVALS_CALLERS_WORD=true",
 	)
 	cmd.Env = append(cmd.Env, n.env...)
 	return cmd

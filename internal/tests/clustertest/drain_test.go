@@ -139,7 +139,7 @@ func TestDrain(t *testing.T) {
 	}()
 	eventually(t, "the long call runs", func() bool { _, err := os.Stat(started); return err == nil })
 	if out, err := nodes[0].run(t, "cluster", "drain", "--wait", "3s").CombinedOutput(); err == nil ||
-		!strings.Contains(string(out), "1 sessions and 0 jobs are left") {
+		!strings.Contains(string(out), "1 sessions, 0 jobs and 0 packages are left") {
 		t.Errorf("draining while a call runs: %v, %s", err, out)
 	}
 	if got, _, err := post(url, sessions[0], `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); err != nil ||
