@@ -360,11 +360,12 @@ verify-models:
 verify-stage:
 	GATEHOUSE_TEST_ALL=1 $(GO) test -count=1 -timeout 60m -v ./internal/files/stage ./internal/exec/overlay
 
-# Clusters: random schedules of failures over both kinds of engine, checked by porcupine (about two hours; SCHEDULES of
+# Clusters: random schedules of failures over both kinds of engine, checked by porcupine (an hour for each kind; SCHEDULES of
 # them, 200 by default), and what a cluster costs.
 SCHEDULES ?= 200
 verify-cluster:
 	GATEHOUSE_TEST_ALL=1 GATEHOUSE_SCHEDULES=$(SCHEDULES) $(GO) test -count=1 -timeout 180m -v -run 'TestRandomSchedules' ./internal/tests/clustertest
+	GATEHOUSE_TEST_ALL=1 GATEHOUSE_EXTERNAL=1 GATEHOUSE_SCHEDULES=$(SCHEDULES) $(GO) test -count=1 -timeout 180m -v -run 'TestRandomSchedules' ./internal/tests/clustertest
 	GATEHOUSE_TEST_ALL=1 $(GO) test -count=1 -p 1 -timeout 60m -v -skip 'TestRandomSchedules' ./internal/cluster/... ./internal/tests/clustertest
 
 # How fast texts are ingested, changed and searched, on Go's own sources, or on those of the list SPEED=FOLDER:FOLDER.
