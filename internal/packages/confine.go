@@ -126,7 +126,7 @@ func (p *managedPackage) startConfined(ctx context.Context, j job) (*confinedChi
 			MemoryMiB: j.grants.memory(), DiskMiB: min(j.grants.disk(), j.grants.memory()/2+1), VCPUs: runtime.NumCPU(),
 			Processes: j.grants.processes(), Descriptors: confinedOpen, Call: 24 * time.Hour,
 		},
-		Mounts: j.mounts, Image: j.image, Users: j.users, KeepOwners: j.image != nil && j.users == nil,
+		Mounts: j.mounts, Apart: true, Image: j.image, Users: j.users, KeepOwners: j.image != nil && j.users == nil,
 		Route: &sandbox.Route{Ports: ports, Network: sandbox.Network{
 			Allow: j.hosts, Interface: j.by, Special: slices.Concat(proxy.Addresses(j.hosts), j.public), Decided: seen,
 			SpecialHint: fmt.Sprintf("a grant of the address: gatehouse package grant %s --allow-host ADDRESS:PORT",

@@ -44,6 +44,9 @@ type Spec struct {
 	Route  *Route   // has the sandbox's network lead to the host; see ErrNoMounts; nil means that it leads nowhere
 	Image  *Image   // its root file system; nil means the host's own programs
 	Strict bool     // only the system calls of the strict profile are allowed, see package seccomp
+	// Apart gives the sandbox processors beside the other programs of the host instead of among them, so that it answers
+	// while one of these calculates, as far as the driver has groups for that.
+	Apart bool
 	// KeepOwners has calls that change the owner of a file, or the user of a process, report success and do nothing.
 	// Without it they fail, because the sandbox has one user. Only the driver namespaces implements it.
 	KeepOwners bool

@@ -27,8 +27,8 @@ const (
 	suffix   = "cpu"
 	keptName = prefix + "kept-" + suffix // for programs that outlive their host
 
-	// weight is that of all programs together for each processor: a third of one thread of the host, which has 1024.
-	weight = 335
+	// Weight is that of all programs together for each processor: a third of one thread of the host, which has 1024.
+	Weight = 335
 	// WeightV2 is the same in version 2, where the host is in a group of its own, which has 100 for all processors.
 	WeightV2 = 33
 
@@ -103,7 +103,7 @@ func (f Folder) makeGroup(dir string, all bool) error {
 	case f.V2 && all:
 		files = append(files, [2]string{"cpu.weight", strconv.Itoa(WeightV2)}, [2]string{"cgroup.subtree_control", "+cpu"})
 	case all:
-		files = append(files, [2]string{"cpu.shares", strconv.Itoa(weight * runtime.NumCPU())})
+		files = append(files, [2]string{"cpu.shares", strconv.Itoa(Weight * runtime.NumCPU())})
 	}
 	if f.Counts {
 		files = append(files, [2]string{"cgroup.subtree_control", "+pids"})

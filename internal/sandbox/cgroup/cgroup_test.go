@@ -232,6 +232,64 @@ func TestSandboxesOfAPrincipalDivideAWeight(t *testing.T) {
 	}
 }
 
+// A sandbox that is apart has a weight of its own, which falls when there are many and rises when they have gone.
+func TestSandboxesApartHaveWeightsOfTheirOwn(t *testing.T) {
+	for name, in2 := range map[string][]string{"version 1": nil, "version 2": {"cpu"}} {
+		at := t.TempDir()
+		h, file, most := &Hierarchy{v1: map[string]string{"cpu": at}}, "cpu.shares", cpushare.Weight
+		if in2 != nil {
+			h, file, most = &Hierarchy{v2: at, in2: in2}, "cpu.weight", cpushare.WeightV2
+		}
+		make := func() *Group {
+			g := &Group{hierarchy: h, v1: map[string]string{}, apart: true}
+			dir := filepath.Join(at, newName())
+			if g.dirs = []string{dir}; in2 != nil {
+				g.v2 = dir
+			} else {
+				g.v1["cpu"] = dir
+			}
+			if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, file), nil, 0o644),
+				joinApart(g)); err != nil {
+				t.Fatal(err)
+			}
+			return g
+		}
+		weight := func(g *Group) int {
+			t.Helper()
+			b, err := os.ReadFile(filepath.Join(g.dirs[0], file))
+			text, _, _ := strings.Cut(string(b), "\n") // more is left of longer ones
+			n, err2 := strconv.Atoi(text)
+			if err := errors.Join(err, err2); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		first := make()
+		if got := weight(first); got != most {
+			t.Errorf("%s: one has the weight %d, want %d", name, got, most)
+		}
+		var more []*Group
+		for range 8 * runtime.NumCPU() {
+			more = append(more, make())
+		}
+		if got := weight(first); got >= most || got < most/leastApart || weight(more[0]) != got {
+			t.Errorf("%s: one of many has the weight %d, another %d", name, got, weight(more[0]))
+		}
+		for _, g := range more {
+			if err := errors.Join(os.Remove(filepath.Join(g.dirs[0], file)), g.Remove()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := weight(first); got != most {
+			t.Errorf("%s: the one that is left has the weight %d, want %d", name, got, most)
+		}
+		if err := errors.Join(os.Remove(filepath.Join(first.dirs[0], file)), first.Remove()); err != nil ||
+			len(apart.groups) != 0 {
+			t.Errorf("%s: left are %v, %v", name, apart.groups, err)
+		}
+	}
+}
+
 func TestWhatAGoneHostLeftIsSwept(t *testing.T) {
 	dir := t.TempDir()
 	space, _, _ := strings.Cut(procid.Self(), "-")

@@ -23,6 +23,7 @@ import (
 type Group struct {
 	hierarchy *Hierarchy
 	v2        string // "" if there is none
+	apart     bool   // see NewApart
 
 	mu   sync.Mutex        // guards v1 and dirs
 	v1   map[string]string // controller to folder; it and dirs are replaced, not changed
@@ -70,7 +71,7 @@ func (g *Group) createFolders(l sandbox.Limits) error {
 		if slices.Contains(g.hierarchy.in2, c) {
 			continue
 		}
-		if c == "cpu" {
+		if c == "cpu" && !g.apart {
 			if g.share, err = cpushare.JoinPrograms(parent); err != nil {
 				return err
 			}
@@ -238,7 +239,7 @@ func (g *Group) Remove() error {
 	}
 	g.share.Leave()
 	g.left.Leave()
-	return errors.Join(append(all, g.disown())...)
+	return errors.Join(append(all, g.disown(), g.leaveApart())...)
 }
 
 func removeGroup(dir string) error {

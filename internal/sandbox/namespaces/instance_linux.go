@@ -60,7 +60,11 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	undo = append(undo, func() { d.users.Release(b.slot) })
-	if b.group, err = d.groups.New(limits); err != nil {
+	group := d.groups.New
+	if spec.Apart {
+		group = d.groups.NewApart
+	}
+	if b.group, err = group(limits); err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { b.group.Remove() })

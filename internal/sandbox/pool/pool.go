@@ -241,7 +241,7 @@ func (p *Pool) Claim(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbox,
 // fits reports whether a waiting sandbox could be adjusted to spec.
 func (p *Pool) fits(spec sandbox.Spec) bool {
 	return slices.Equal(spec.Trees, p.Spec.Trees) && spec.Strict == p.Spec.Strict &&
-		spec.KeepOwners == p.Spec.KeepOwners && imageID(spec) == imageID(p.Spec)
+		spec.KeepOwners == p.Spec.KeepOwners && spec.Apart == p.Spec.Apart && spec.Users == nil && imageID(spec) == imageID(p.Spec)
 }
 
 func imageID(s sandbox.Spec) string {
