@@ -269,6 +269,9 @@ func (a *App) buildHost(context.Context) error {
 	counted.Administrator = a.rules
 	a.limits = limit.New(counted)
 	a.pacing.Store(a.cfg.Limits.Rate != nil)
+	if err := a.shareLimits(); err != nil {
+		return err
+	}
 	o := core.Options{
 		Bus:   a.bus,
 		Jobs:  a.jobs,

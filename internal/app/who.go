@@ -30,6 +30,7 @@ func (a *App) openIdentity(ctx context.Context) (err error) {
 			c.OAuth,
 		), Server: c.Server, SignIn: signIn(c.Login), ClientCA: a.cfg.Listen.HTTP.TLS.ClientCA != "",
 		Origins: a.cfg.Listen.HTTP.Origins, Log: a.log, OnEvent: a.publishAuth,
+		Tried: a.nodes.tellTry(),
 	}
 	if c.Required {
 		o.Mode = identity.Required
@@ -56,6 +57,9 @@ func (a *App) openIdentity(ctx context.Context) (err error) {
 			"calls that need an approval cannot get one: no passkey is registered; log in to the page of this host, " +
 				"register one, and restart the host",
 		)
+	}
+	if err := a.shareTries(); err != nil {
+		return err
 	}
 	a.who.OnRevoked(func(r identity.Revocation) { a.engine.Revoked(r.Principal, r.Credential) })
 	a.addPart("identity", func(ctx context.Context) error {

@@ -21,7 +21,7 @@ const lastWords = 5 * time.Second
 // ErrPassword the error is a *Denied after too many tries, or states what is wrong with the new
 // password.
 func (s *Service) ChangePassword(ctx context.Context, name, present, next, here string) error {
-	if wait := s.tries.held.countTry(clip(name) + "\n" + here); wait > 0 {
+	if wait := s.countTry(triesHeld, clip(name)+"\n"+here); wait > 0 {
 		s.publishEvent("login_limited", clip(name), "", "")
 		return &Denied{Status: 429, Code: "too_many_tries", Message: "too many tries: wait " + seconds(wait) + " s"}
 	}

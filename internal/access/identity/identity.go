@@ -65,6 +65,10 @@ type Options struct {
 	// applied after each change, before this node says that it has it.
 	Replicate func(file *sqlfile.File, applied func() error) error
 
+	// Tried is called with each try of a password, or of what is limited like one, so that other nodes count it by
+	// CountTry; it must not block. nil means that there are none.
+	Tried func(kind, key string)
+
 	Log     *slog.Logger // nil means none
 	OnEvent func(Event)  // receives events for the ledger; must not block; nil means none
 }

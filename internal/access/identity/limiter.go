@@ -29,6 +29,47 @@ func newTries() tries {
 	}
 }
 
+// Kinds of tries, by what is counted.
+const (
+	triesNetwork  = "network"
+	triesAccount  = "account"
+	triesDevice   = "device"
+	triesHeld     = "held"
+	triesCeremony = "ceremony"
+)
+
+func (t *tries) of(kind string) *limiter {
+	switch kind {
+	case triesNetwork:
+		return t.network
+	case triesAccount:
+		return t.account
+	case triesDevice:
+		return t.device
+	case triesHeld:
+		return t.held
+	case triesCeremony:
+		return t.ceremony
+	}
+	return nil
+}
+
+// countTry counts a try here and, if it is within the limit, on the other nodes.
+func (s *Service) countTry(kind, key string) (wait time.Duration) {
+	if wait = s.tries.of(kind).countTry(key); wait <= 0 && s.o.Tried != nil {
+		s.o.Tried(kind, key)
+	}
+	return wait
+}
+
+// CountTry counts a try that another node has allowed. So several nodes allow more than the limit only of tries that
+// come to them within the time that such a message takes.
+func (s *Service) CountTry(kind, key string) {
+	if l := s.tries.of(kind); l != nil {
+		l.countTry(key)
+	}
+}
+
 // limiter allows a number of tries in any window of time, for each key. Its memory is bounded: if too
 // many keys are tried at once, new ones wait.
 type limiter struct {

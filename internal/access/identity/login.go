@@ -154,9 +154,9 @@ func (s *Service) slow(w http.ResponseWriter, r *http.Request, account string) b
 	from, _ := From(r)
 	var wait time.Duration
 	if device, known := s.knownDevice(r, account); known {
-		wait = s.tries.device.countTry(string(device[:]))
-	} else if wait = s.tries.network.countTry(network(from)); wait <= 0 {
-		wait = s.tries.account.countTry(account)
+		wait = s.countTry(triesDevice, string(device[:]))
+	} else if wait = s.countTry(triesNetwork, network(from)); wait <= 0 {
+		wait = s.countTry(triesAccount, account)
 	}
 	if wait <= 0 {
 		return false

@@ -123,7 +123,7 @@ func (s *Service) ceremonyAllowed(w http.ResponseWriter, r *http.Request, into a
 		return "", false
 	}
 	from, _ := From(r)
-	if wait := s.tries.ceremony.countTry(network(from)); wait > 0 {
+	if wait := s.countTry(triesCeremony, network(from)); wait > 0 {
 		w.Header().Set("Retry-After", seconds(wait))
 		writeError(w, 429, "too_many_tries", "too many tries: wait "+seconds(wait)+" s")
 		return "", false

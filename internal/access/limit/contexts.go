@@ -27,7 +27,7 @@ func (q *Queue) SetContexts(all map[string]Context) {
 	defer q.mu.Unlock()
 	for name, r := range q.contexts {
 		if _, limited := all[name]; !limited {
-			q.setLimits(r, Context{})
+			q.setLimits(name, r, Context{})
 		}
 		if r.limits == (Context{}) && r.used == 0 && r.waiting == 0 {
 			delete(q.contexts, name)
@@ -40,14 +40,14 @@ func (q *Queue) SetContexts(all map[string]Context) {
 			r = &contextLimits{slots: slots{division: division{plain: true}}}
 			q.contexts[name] = r
 		}
-		q.setLimits(r, c)
+		q.setLimits(name, r, c)
 		paced = paced || r.rates != nil
 	}
 	q.paced.Store(paced)
 }
 
 // setLimits changes the limits of one context. If the rate stays the same, the change fills no bucket.
-func (q *Queue) setLimits(r *contextLimits, c Context) {
+func (q *Queue) setLimits(name string, r *contextLimits, c Context) {
 	if r.total = int64(c.Calls); c.Calls <= 0 {
 		r.total = math.MaxInt
 	}
@@ -56,8 +56,10 @@ func (q *Queue) setLimits(r *contextLimits, c Context) {
 		s := r.rates.Stats()
 		q.stats.Allowed, q.stats.TooSoon = q.stats.Allowed+s.Allowed, q.stats.TooSoon+s.TooSoon
 		r.rates = nil
+		q.group.remove("context " + name)
 	case r.rates == nil:
 		r.rates = NewRates(Options{Rate: c.Rate, Burst: c.Burst})
+		q.group.add("context "+name, r.rates)
 	case r.limits.Rate != c.Rate || r.limits.Burst != c.Burst:
 		r.rates.Set(c.Rate, c.Burst)
 	}

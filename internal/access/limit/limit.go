@@ -82,6 +82,19 @@ func New(o Options) *Limits {
 	}
 }
 
+// Join makes the rates those of all hosts of a group together: of requests, of sessions that are opened, and of calls in
+// contexts. How many calls run at once is each host's own.
+func (l *Limits) Join(g *Group) {
+	g.add("requests", l.Rates)
+	g.add("sessions", l.Opens)
+	l.Queue.mu.Lock()
+	defer l.Queue.mu.Unlock()
+	l.Queue.group = g
+	for name, c := range l.Queue.contexts {
+		g.add("context "+name, c.rates)
+	}
+}
+
 // Busy is the error of a caller that came too often, or found no free slot and no free place in the
 // queue.
 type Busy struct {

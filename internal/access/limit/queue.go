@@ -34,6 +34,7 @@ type Queue struct {
 	spare   []*slots // of sessions, to be used again
 	passes  []*Pass  // of calls that have left, to be used again
 
+	group     *Group      // of the hosts that have the rates of contexts in common; nil on a host of its own
 	unlimited slots       // of contexts without limits
 	paced     atomic.Bool // some context has a rate
 }

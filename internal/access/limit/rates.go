@@ -26,6 +26,8 @@ type Rates struct {
 	waiting int                      // all of them
 	allowed uint64
 	tooSoon uint64
+	group   *Group // of the hosts that have the rates in common; nil on a host of its own
+	name    string // in the group
 }
 
 // bucket is how much one key may still do. It may owe: what is held has been
@@ -34,6 +36,11 @@ type bucket struct {
 	key  string
 	full float64 // requests
 	at   time.Time
+
+	// What follows is of hosts that have the rates in common; see Group.
+	used, asked, gotUntil time.Time
+	got                   float64 // part that others lend
+	loans                 *loans
 }
 
 const (
@@ -162,7 +169,12 @@ func (r *Rates) reserveTokens(keys []string, hold time.Duration) (retry time.Dur
 	}
 	for _, k := range keys {
 		if k != "" {
-			r.bucket(k).full--
+			b := r.bucket(k)
+			b.full--
+			if r.group != nil {
+				b.used = b.at
+				r.askMore(b)
+			}
 		}
 	}
 	return 0
@@ -174,8 +186,10 @@ func (r *Rates) due(keys []string) (wait time.Duration) {
 		if k == "" {
 			continue
 		}
-		if lack := 1 - r.bucket(k).full; lack > 1e-9 { // a turn that was waited for may come a rounding too soon
-			wait = max(wait, time.Duration(math.Ceil(lack/r.rate*float64(time.Second))))
+		b := r.bucket(k)
+		if lack := 1 - b.full; lack > 1e-9 { // a turn that was waited for may come a rounding too soon
+			wait = max(wait, time.Duration(math.Ceil(lack/(r.rate*r.portion(b))*float64(time.Second))))
+			r.askMore(b)
 		}
 	}
 	return wait
@@ -190,14 +204,16 @@ func (r *Rates) bucket(key string) *bucket {
 	if e := r.buckets[key]; e != nil {
 		r.recent.MoveToFront(e)
 		b := e.Value.(*bucket)
-		b.full = min(r.burst, b.full+now.Sub(b.at).Seconds()*r.rate)
+		b.full = min(r.capacity(b), b.full+now.Sub(b.at).Seconds()*r.rate*r.portion(b))
 		b.at = now
+		r.forgetLoans(b, now)
 		return b
 	}
 	if len(r.buckets) >= r.keys {
 		r.dropOldest()
 	}
-	b := &bucket{key: key, full: r.burst, at: now}
+	b := &bucket{key: key, at: now}
+	b.full = r.capacity(b)
 	r.buckets[key] = r.recent.PushFront(b)
 	return b
 }

@@ -94,7 +94,7 @@ func (l *Log) revisionOf(ctx context.Context, at uint64) (uint64, error) {
 func (l *Log) encode(ctx context.Context, at uint64, e entry) ([]byte, error) {
 	e.Format = cluster.Format
 	raw, err := json.Marshal(e)
-	if err != nil || len(raw) <= partSize {
+	if err != nil || len(raw) <= l.part {
 		return raw, err
 	}
 	if e.Parts, err = l.writeParts(ctx, partsOf(at, e.ID), e.Statements); err != nil {
@@ -114,7 +114,7 @@ func (l *Log) writeParts(ctx context.Context, name string, statements []string) 
 			l.name, len(raw), l.most)
 	}
 	for ; len(raw) > 0; parts++ {
-		n := min(partSize, len(raw))
+		n := min(l.part, len(raw))
 		if _, err := l.copies.Put(ctx, name+"/"+strconv.Itoa(parts), raw[:n]); err != nil {
 			return 0, err
 		}

@@ -14,7 +14,7 @@ var ErrNotEmpty = errors.New("the cluster has rows of its own")
 
 // records returns the log of a name without a file.
 func records(ctx context.Context, n *cluster.Node, name string) (*Log, error) {
-	l := &Log{node: n, name: name, after: shortenAfter, kept: keptEntries, most: MaxChange}
+	l := &Log{node: n, name: name, after: shortenAfter, kept: keptEntries, part: partSize, most: MaxChange}
 	var err error
 	if l.bucket, err = n.Bucket(ctx, name, cluster.BucketOptions{}); err != nil {
 		return nil, err

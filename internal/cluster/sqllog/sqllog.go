@@ -42,8 +42,9 @@ type Log struct {
 	tables []table
 	told   uint64 // the position that this node has confirmed to the others
 	last   lastEntry
-	after  uint64 // shortenAfter, kept is keptEntries, and most is MaxChange; tests set them
+	after  uint64 // shortenAfter; kept is keptEntries, part is partSize, most is MaxChange; tests set them
 	kept   uint64
+	part   int
 	most   int
 	grown  int // bytes of entries since this node has looked whether the log is to be shortened
 }
@@ -77,7 +78,7 @@ func Open(
 		return nil, err
 	}
 	l := &Log{node: n, name: name, bucket: b, copies: copies, file: file, log: log, applied: applied, after: shortenAfter,
-		kept: keptEntries, most: MaxChange}
+		kept: keptEntries, part: partSize, most: MaxChange}
 	db, err := file.DB()
 	if err != nil {
 		return nil, err
