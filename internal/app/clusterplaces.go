@@ -33,6 +33,7 @@ func (c *clusterNodes) setLabels() error {
 		labels = append(labels, sandboxLabel)
 		c.app.addPart("labels of this node", func(ctx context.Context) error {
 			c.labelDrivers(ctx, labels)
+			<-ctx.Done() // the host ends with the first of its parts
 			return nil
 		})
 	}
