@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"gatehouse/internal/modules/ml/backend"
 	"gatehouse/internal/modules/ml/probe"
@@ -349,6 +350,51 @@ func TestProgressHasTheWholeAnswer(t *testing.T) {
 	if bad != "" || text != "one two three" {
 		t.Errorf("got %q, %+v", bad, peer.Progressed)
 	}
+}
+
+// 500 calls at once, of many owners: each gets its own answer, and all of it as progress.
+func TestManyCallsStreamAtOnce(t *testing.T) {
+	const calls = 500
+	var here sync.WaitGroup
+	here.Add(calls)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var q struct{ Messages []backend.Message }
+		json.NewDecoder(r.Body).Decode(&q)
+		here.Done()
+		here.Wait()
+		for _, piece := range []string{"for ", q.Messages[0].Text, " alone"} {
+			fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":%q}}]}\n\n", piece)
+			w.(http.Flusher).Flush()
+		}
+		fmt.Fprint(w, "data: [DONE]\n\n")
+	}))
+	defer server.Close()
+	m, err := New(Config{Settings: Settings{Backends: []backend.Settings{
+		{Name: "a", Kind: backend.OpenAI, URL: server.URL + "/v1", Concurrency: calls},
+	}}})(t.Context(), module.Deps{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close(context.Background())
+	begun := time.Now()
+	var wait sync.WaitGroup
+	for i := range calls {
+		wait.Go(func() {
+			name := fmt.Sprint("caller ", i)
+			c := moduletest.NewCall(t, fmt.Sprintf(`{"prompt":%q}`, name))
+			c.Caller.Owner = fmt.Sprint("owner ", i%50)
+			var out generateOut
+			bad, text := c.Ask(t, m, "ml_generate", &out), ""
+			for _, p := range c.Peer.Progressed {
+				text += p.Note
+			}
+			if want := "for " + name + " alone"; bad != "" || out.Response != want || text != want {
+				t.Errorf("%s: got %q, %q, progress %q", name, bad, out.Response, text)
+			}
+		})
+	}
+	wait.Wait()
+	t.Logf("%d streams at once in %v", calls, time.Since(begun))
 }
 
 func TestYesAndNo(t *testing.T) {

@@ -19,7 +19,7 @@ const scoreHelp = `Scores the response to a prompt. suites is a comma-separated 
 
 - heuristic (the default): counts stock phrases, first person, form, vocabulary, feeling and repetition. No model.
 - semantic and content: a model judges, from 1 to 10. backend and model name the judge.
-- exact, regex (pattern), schema (json_schema), numeric (the last number of response against reference or references;
+- exact (case, punctuation and articles do not count), regex (pattern), schema (json_schema), numeric (the last number of response against reference or references;
   tolerance is a share of it): pass or fail.
 - rouge_l, bleu, chrf: overlap with reference or references, 0 to 1; 0.5 passes. They are what rouge-score (without a
   stemmer) and sacrebleu (for one sentence) compute, of the first 4000 words or 20000 characters.
