@@ -116,7 +116,8 @@ func oneLine(b []byte) string {
 
 // extra are, by language, what defines something without a word that says so.
 var extra = sync.OnceValue(func() map[string]*regexp.Regexp {
-	const call = `(?:[\w:<>\[\],.&*?~]+[ \t*&]+)+~?[\w:]+\s*\([^;={}]*\)?\s*(?:const|noexcept|override|throws [\w., ]+)?\s*\{?\s*$`
+	const call = `(?:[\w:<>\[\],.&*?~]+[ \t*&]+)+~?[\w:<>]+\s*\([^;={}]*\)?\s*(?:const|noexcept|override|async\*?|throws [\w., ]+)?\s*` +
+		`(?:\{.*)?$`
 	shell := `^\s*(?:function\s+)?[\w.:-]+\s*\(\)`
 	script := `^(?:export\s+)?(?:default\s+)?(?:const|let|var)\s+\w+\s*(?::[^=]+)?=\s*(?:async\s*)?(?:\(.*\)?|\w+)\s*(?:=>.*|function.*)?$|` +
 		`^\s+(?:(?:static|async|get|set|public|private|protected|readonly|override)\s+)*[\w$#]+\s*(?:<[^>]*>)?\([^;]*\)\s*(?::[^={]+)?\{\s*$|^\s*type\s+\w+`
@@ -135,7 +136,13 @@ var extra = sync.OnceValue(func() map[string]*regexp.Regexp {
 		"dockerfile": `(?i)^(?:from|entrypoint|cmd)\s`, "html": `(?i)<h[1-6][ >]|<(?:title|form|section|template)\b`,
 		"hcl":  `^\w+(?:\s+"[^"]+")*\s*\{`,
 		"ruby": `^\s*(?:attr_\w+|scope|has_many|belongs_to)\b`, "lua": `^\s*(?:local\s+)?function\b`,
-		"elixir": `^\s*def\w*\s`, "perl": `^\s*package\s`, "unix-assembly": `^[A-Za-z_][\w.$]*:|^TEXT\s`,
+		"dart":    `^\s*` + call + `|^[\w<>?]+\s+\w+\(.*\)\s*=>|^\s*(?:mixin|extension)\s+\w`,
+		"scala":   `^\s*case\s+(?:class|object)\s+\w`,
+		"swift":   `^\s*(?:(?:public|private|internal|fileprivate|open|required|convenience|override)\s+)*(?:init[?!]?\s*\(|extension\s+\w|actor\s+\w|subscript\s*\()`,
+		"r":       `^\s*[\w.]+\s*(?:<-|=)\s*function\s*\(|^set(?:Class|Method|Generic|RefClass)\(`,
+		"zig":     `^\s*(?:pub\s+)?const\s+\w+\s*=\s*(?:extern\s+|packed\s+)?(?:struct|enum|union|error)\b`,
+		"haskell": `^(?:data|newtype|class|instance|type)\s+\S|^[a-z_][\w']*(?:\s*,\s*[a-z_][\w']*)*\s*::`,
+		"elixir":  `^\s*def\w*\s`, "perl": `^\s*package\s`, "unix-assembly": `^[A-Za-z_][\w.$]*:|^TEXT\s`,
 		"graphql": `^(?:type|input|enum|interface|union|scalar|query|mutation|fragment)\s`,
 		"proto":   `^\s*(?:message|service|rpc|enum|oneof)\s`,
 	}
@@ -176,12 +183,19 @@ func ofLines(language string, text []byte) (all []Symbol) {
 	return all
 }
 
+// commented are the languages in which what begins like a comment may define something.
+var commented = wordSet(`markdown css c cpp`)
+
 // plain are the languages in which the usual words define nothing.
 var plain = wordSet(`markdown plaintext json yaml toml ini css scss html xml makefile dockerfile restructuredtext csv`)
 
 func defines(language string, line, trimmed []byte, more *regexp.Regexp) bool {
-	if isComment(trimmed) && language != "markdown" && language != "css" && language != "c" && language != "cpp" {
+	private := trimmed[0] == '#' && (language == "javascript" || language == "typescript") // a method of a class
+	if isComment(trimmed) && !private && !commented[language] {
 		return false
+	}
+	if language == "scala" && more.Match(line) { // "case" begins statements, too
+		return true
 	}
 	first, _, _ := bytes.Cut(trimmed, []byte(" "))
 	if i := bytes.IndexAny(first, "(:"); i > 0 {

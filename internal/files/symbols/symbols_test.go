@@ -49,6 +49,22 @@ func TestOf(t *testing.T) {
 			"        return g(x);\n    }\n}\n", "1: public class A\n  2: public int f(int x)\n"},
 		{"rust", "pub struct P;\nimpl P {\n    pub fn new() -> Self {\n    }\n}\nmacro_rules! m {\n}\n",
 			"1: pub struct P;\n2: impl P\n  3: pub fn new() -> Self\n6: macro_rules! m\n"},
+		{"cpp", "template <typename T>\nclass Box : public Base {\npublic:\n  Box(int n);\n  T get() const { return v; }\n};\n" +
+			"std::vector<int> all(std::vector<int> v) {\n  for (int x : v) { }\n  return f(v);\n}\nvoid Box<int>::set(int x) {\n}\n",
+			"2: class Box : public Base\n  5: T get() const { return v; }\n7: std::vector<int> all(std::vector<int> v)\n" +
+				"11: void Box<int>::set(int x)\n"},
+		{"javascript", "class A {\n  #hidden(x) {\n    if (x) { return 1; }\n  }\n}\n", "1: class A\n  2: #hidden(x)\n"},
+		{"dart", "class A {\n  void run(int x) {\n    while (x > 0) { x--; }\n  }\n  Future<int> load() async {\n  }\n}\n" +
+			"int top(int a) => a;\n", "1: class A\n  2: void run(int x)\n  5: Future<int> load() async\n8: int top(int a) => a;\n"},
+		{"scala", "case class Circle(r: Double) {\n  x match {\n    case Some(y) => y\n  }\n  def area = 1\n}\n",
+			"1: case class Circle(r: Double)\n  5: def area = 1\n"},
+		{"swift", "struct P {\n  init(x: Int) { self.x = x }\n  func go() {}\n}\nextension P: Hashable {}\n",
+			"1: struct P\n  2: init(x: Int) { self.x = x }\n  3: func go() {}\n5: extension P: Hashable {}\n"},
+		{"r", "area <- function(r) {\n  x <- f(r)\n}\n", "1: area <- function(r)\n"},
+		{"zig", "const std = @import(\"std\");\npub fn main() !void {\n}\nconst P = struct { x: i32 };\n",
+			"2: pub fn main() !void\n4: const P = struct { x: i32 };\n"},
+		{"haskell", "module A where\ndata S = C Double\narea :: S -> Double\narea (C r) = r\n",
+			"1: module A where\n2: data S = C Double\n3: area :: S -> Double\n"},
 		{"markdown", "# A\ntext\n## B\n```\n# no\n```\n### C\n## D\n", "1: # A\n  3: ## B\n    7: ### C\n  8: ## D\n"},
 		{"makefile", "CC = x\nall: a b\n\tdo it: now\n.PHONY: all\n", "2: all: a b\n4: .PHONY: all\n"},
 		{"yaml", "a:\n  b: 1\nc: 2\n# d: no\n", "1: a\n3: c: 2\n"},
