@@ -176,6 +176,7 @@ type reviewDecision struct {
 
 func reviewAccept(w Environment) *cobra.Command {
 	var etag, branch string
+	var commit bool
 	c := &cobra.Command{
 		Use:   "accept TASK [PATH...]",
 		Short: "Copy changes of a task to the folders",
@@ -183,10 +184,13 @@ func reviewAccept(w Environment) *cobra.Command {
 which start in the first folder of the task unless they are absolute. Files that
 were changed in the folder after the task had changed them are left alone and
 shown as conflicts. With --branch, the folders stay as they are, and the changes
-become a commit on a new branch of the git repository that a folder is.`,
+become a commit on a new branch of the git repository that a folder is. With
+--commit, what is accepted, and nothing else, also becomes a commit on its
+present branch.`,
 		Example: `  gatehouse review accept st_5kq7
   gatehouse review accept st_5kq7 src/main.go docs
-  gatehouse review accept st_5kq7 --branch agent/fix`,
+  gatehouse review accept st_5kq7 --branch agent/fix
+  gatehouse review accept st_5kq7 --commit`,
 		Args: atLeast(1, "TASK"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return withReviews(w, func(r administration.Reviews) error {
@@ -196,9 +200,14 @@ become a commit on a new branch of the git repository that a folder is.`,
 				}
 				choice := stage.Choice{Paths: args[1:], ETag: etag, By: operator()}
 				var res stage.Result
-				if branch != "" {
+				switch {
+				case branch != "" && commit:
+					return usagef("--branch and --commit exclude each other: a new branch, or the present one")
+				case commit:
+					res, err = r.Tasks.AcceptCommit(c.Context(), t.ID, choice)
+				case branch != "":
 					res, err = r.Tasks.AcceptBranch(c.Context(), t.ID, branch, choice)
-				} else {
+				default:
 					res, err = r.Tasks.Accept(t.ID, choice)
 				}
 				if err != nil {
@@ -210,6 +219,7 @@ become a commit on a new branch of the git repository that a folder is.`,
 		},
 	}
 	c.Flags().StringVar(&etag, "etag", "", "accept only if the changes are still those that were shown with this tag")
+	c.Flags().BoolVar(&commit, "commit", false, "also commit them to the present branch of the git repository")
 	c.Flags().StringVar(&branch, "branch", "", "commit the changes to a new branch of this name instead")
 	return c
 }

@@ -26,19 +26,55 @@ func (m *Manager) AcceptBranch(ctx context.Context, id, branch string, c Choice)
 	return r, err
 }
 
+// AcceptCommit accepts changes of a task, and commits what was accepted, and nothing else, to the present branch of the
+// git repository that a folder of the task is. What else differs from the branch, and what is in the index, stays.
+func (m *Manager) AcceptCommit(ctx context.Context, id string, c Choice) (r Result, err error) {
+	t, err := m.load(id)
+	if err != nil {
+		return r, err
+	}
+	if _, err := t.repository(); err != nil {
+		return r, err
+	}
+	c.then = func(t *Task, chosen []Change, r *Result) error {
+		done := slices.DeleteFunc(slices.Clone(chosen), func(c Change) bool { return !slices.Contains(r.Done, c.Path) })
+		if len(done) == 0 {
+			return nil
+		}
+		committed, err := t.commit(ctx, done, "", c.By)
+		if err != nil {
+			return fmt.Errorf("the changes were accepted, and not committed: %w", err)
+		}
+		r.Note = committed.Note
+		return nil
+	}
+	return m.Accept(id, c)
+}
+
 // repository runs git commands that change objects and one reference alone, with an index of their own.
 type repository struct {
 	ctx   context.Context // of the one command that commits
 	dir   string
 	index string
-	none  string // the name of no object, which is as long as all names of the repository
+	none  string        // the name of no object, which is as long as all names of the repository
+	lines *bytes.Buffer // what was put into the index
+}
+
+// put changes the index.
+func (g repository) put(line string) error {
+	g.lines.WriteString(line)
+	_, err := g.run([]byte(line), "update-index", "-z", "--index-info")
+	return err
 }
 
 func (g repository) run(stdin []byte, args ...string) (string, error) {
 	// The repository's own settings may name programs; none of these commands runs one.
 	cmd := exec.CommandContext(g.ctx, "git", append([]string{"-C", g.dir, "-c", "core.hooksPath=/dev/null",
 		"-c", "core.fsmonitor=false"}, args...)...)
-	cmd.Env = append(os.Environ(), "GIT_INDEX_FILE="+g.index, "GIT_TERMINAL_PROMPT=0")
+	cmd.Env = append(os.Environ(), "GIT_TERMINAL_PROMPT=0")
+	if g.index != "" {
+		cmd.Env = append(cmd.Env, "GIT_INDEX_FILE="+g.index)
+	}
 	cmd.Stdin = bytes.NewReader(stdin)
 	var out, failed bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &failed
@@ -48,20 +84,30 @@ func (g repository) run(stdin []byte, args ...string) (string, error) {
 	return strings.TrimSpace(out.String()), nil
 }
 
-func (t *Task) commit(ctx context.Context, all []Change, branch, by string) (r Result, err error) {
+// repository returns which folder of the task is the top of a git repository.
+func (t *Task) repository() (layer int, err error) {
 	i := slices.IndexFunc(t.Layers, func(l Layer) bool {
 		_, err := os.Stat(filepath.Join(l.Lower, ".git"))
 		return err == nil
 	})
 	if i < 0 {
-		return r, errors.New("no folder of the task is the top of a git repository")
+		return 0, errors.New("no folder of the task is the top of a git repository")
+	}
+	return i, nil
+}
+
+// commit commits changes to a new branch or, if its name is "", to the present one, of which it changes the index too.
+func (t *Task) commit(ctx context.Context, all []Change, branch, by string) (r Result, err error) {
+	i, err := t.repository()
+	if err != nil {
+		return r, err
 	}
 	temp, err := os.MkdirTemp(t.dir, "index-")
 	if err != nil {
 		return r, err
 	}
 	defer os.RemoveAll(temp)
-	g := repository{ctx: ctx, dir: t.Layers[i].Lower, index: filepath.Join(temp, "index")}
+	g := repository{ctx: ctx, dir: t.Layers[i].Lower, index: filepath.Join(temp, "index"), lines: &bytes.Buffer{}}
 	head, err := g.run(nil, "rev-parse", "--verify", "HEAD^{commit}")
 	if err != nil {
 		return r, err
@@ -71,6 +117,9 @@ func (t *Task) commit(ctx context.Context, all []Change, branch, by string) (r R
 		return r, err
 	}
 	r = Result{At: time.Now(), By: by, Note: "committed to the branch " + branch + "; the folders are unchanged"}
+	if branch == "" {
+		r.Note = "committed to the present branch"
+	}
 	for _, c := range all {
 		switch done, err := t.addToIndex(g, i, c); {
 		case err != nil:
@@ -88,7 +137,15 @@ func (t *Task) commit(ctx context.Context, all []Change, branch, by string) (r R
 	if err != nil {
 		return r, err
 	}
-	_, err = g.run(nil, "update-ref", "refs/heads/"+branch, commit, g.none)
+	if branch != "" {
+		_, err = g.run(nil, "update-ref", "refs/heads/"+branch, commit, g.none)
+		return r, err
+	}
+	if _, err := g.run(nil, "update-ref", "-m", "gatehouse: task "+t.ID, "HEAD", commit, head); err != nil {
+		return r, err
+	}
+	g.index = "" // the repository's own
+	_, err = g.run(g.lines.Bytes(), "update-index", "-z", "--index-info")
 	return r, err
 }
 
@@ -99,7 +156,7 @@ func (t *Task) addToIndex(g repository, layer int, c Change) (bool, error) {
 		return false, nil
 	}
 	if c.Now.Type != File && c.Now.Type != Link {
-		_, err := g.run([]byte("0 "+g.none+"\t"+c.name+"\x00"), "update-index", "-z", "--index-info")
+		err := g.put("0 " + g.none + "\t" + c.name + "\x00")
 		return err == nil && (c.Was.Type == File || c.Was.Type == Link), err
 	}
 	if c.Was.Type == None {
@@ -126,6 +183,5 @@ func (t *Task) addToIndex(g repository, layer int, c Change) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	_, err = g.run([]byte(mode+" "+object+"\t"+c.name+"\x00"), "update-index", "-z", "--index-info")
-	return true, err
+	return true, g.put(mode + " " + object + "\t" + c.name + "\x00")
 }

@@ -350,6 +350,8 @@ type Choice struct {
 	Exact bool
 	ETag  string // of the changes that the person saw; "" compares nothing
 	By    string
+
+	then func(*Task, []Change, *Result) error // is called with what was chosen, and the result, while the task is locked
 }
 
 // Accept copies changes of a task to the folders. A task of which nothing is left is closed, unless something runs in it.
@@ -365,15 +367,20 @@ func (m *Manager) Accept(id string, c Choice) (r Result, err error) {
 		if r, err = t.accept(chosen, c.By); err != nil {
 			return err
 		}
+		var after error
+		if c.then != nil {
+			after = c.then(t, chosen, &r)
+		}
 		if len(chosen) == len(all) && len(r.Conflict) == 0 {
 			if busy {
-				r.Note = "calls or programs still run in the task, so it stays open for what they change"
-				return nil
+				r.Note = strings.TrimPrefix(
+					r.Note+"; calls or programs still run in the task, so it stays open for what they change", "; ")
+				return after
 			}
 			t.State = Accepted
-			return t.save()
+			return errors.Join(after, t.save())
 		}
-		return nil
+		return after
 	})
 	return r, err
 }

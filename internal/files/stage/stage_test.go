@@ -536,6 +536,27 @@ func testBranch(t *testing.T, format string) {
 	if _, err := m.AcceptBranch(t.Context(), w.id, "agent/fix", Choice{By: "ann"}); err == nil {
 		t.Error("a branch was replaced")
 	}
+
+	// As a commit on the present branch, beside a person's own changes of other files, which stay as they are.
+	write(t, filepath.Join(real, "own"), "a person's")
+	write(t, filepath.Join(real, ".gitignore"), "*.log\n*.tmp\n")
+	run("add", "own")
+	r, err = m.AcceptCommit(t.Context(), w.id, Choice{By: "ann"})
+	if err != nil || len(r.Conflict) > 0 || !strings.Contains(r.Note, "committed") {
+		t.Fatal(r, err)
+	}
+	if got := run("log", "--format=%s %an", "-2"); got != "Changes of task "+w.id+" ann\nfirst a" {
+		t.Errorf("the branch has\n%s", got)
+	}
+	if got := run("show", "--name-status", "--format=", "HEAD"); got != "D\tdrop\nM\tkeep\nA\tl\nA\tn/run" {
+		t.Errorf("the commit has\n%s", got)
+	}
+	if got := run("status", "--porcelain"); got != "M .gitignore\nA  own" && got != "M .gitignore\nA  own\n?? n/.git/" {
+		t.Errorf("the repository has\n%s", got)
+	}
+	if _, err := m.AcceptCommit(t.Context(), w.id, Choice{By: "ann"}); err == nil {
+		t.Error("a task was committed twice")
+	}
 }
 
 // A folder that stays keeps its time at an acceptance unless names came to it or left it, and gets its old time back

@@ -128,6 +128,7 @@ type acceptIn struct {
 	Exact  bool     `json:"exact,omitempty" doc:"only the paths themselves, without what is in those that are folders"`
 	ETag   string   `json:"etag,omitempty" doc:"from review_show; then nothing is accepted that was not shown"`
 	Branch string   `json:"branch,omitempty" doc:"commit the changes to a new branch of this name instead"`
+	Commit bool     `json:"commit,omitempty" doc:"also commit them to the present branch of the git repository"`
 }
 
 type taskIn struct {
@@ -164,9 +165,15 @@ func reviewTools(c Config) []tool.Tool {
 				return stage.Result{}, err
 			}
 			choice := stage.Choice{Paths: in.Paths, Exact: in.Exact, ETag: in.ETag, By: by(call)}
-			if in.Branch != "" {
+			switch {
+			case in.Branch != "" && in.Commit:
+				return res, tool.Refuse(tool.CodeInvalidArguments,
+					"branch and commit exclude each other: a new branch, or the present one")
+			case in.Commit:
+				res, err = r.Tasks.AcceptCommit(ctx, t.ID, choice)
+			case in.Branch != "":
 				res, err = r.Tasks.AcceptBranch(ctx, t.ID, in.Branch, choice)
-			} else {
+			default:
 				res, err = r.Tasks.Accept(t.ID, choice)
 			}
 			c.changed("task.accepted", t.ID, by(call), err)
