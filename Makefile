@@ -358,7 +358,9 @@ verify-models:
 
 # Staged calls: every kill of an acceptance, five hundred calls on this repository, what a view costs, large files.
 verify-stage:
-	GATEHOUSE_TEST_ALL=1 $(GO) test -count=1 -timeout 60m -v ./internal/files/stage ./internal/exec/overlay
+	GATEHOUSE_TEST_ALL=1 $(GO) test -count=1 -timeout 90m -v ./internal/files/stage ./internal/exec/overlay
+	GATEHOUSE_TEST_ALL=1 $(GO) test -count=1 -timeout 20m -run 'ALayer' ./internal/files/roots
+	$(GO) test -count=1 -timeout 20m -tags portable -run 'OverCopies|Copies' ./internal/files/stage
 
 # Clusters: random schedules of failures over both kinds of engine, checked by porcupine (an hour for each kind; SCHEDULES of
 # them, 200 by default), and what a cluster costs.

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"unsafe"
@@ -147,9 +149,8 @@ func (p *entering) attach(first int) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("mount /: %w", err)
 	}
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
-	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &attr); err != nil {
-		return fmt.Errorf("mount_setattr: %w", err)
+	if err := closeFiles(); err != nil {
+		return err
 	}
 	if os.Geteuid() != 0 { // root could change settings of the kernel in it
 		clear := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
@@ -170,8 +171,56 @@ func (p *entering) attach(first int) error {
 		if err := unix.MoveMount(first+i, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 			return &os.PathError{Op: "move_mount", Path: path, Err: err}
 		}
+		noDevices := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NODEV}
+		if err := unix.MountSetattr(unix.AT_FDCWD, path, 0, &noDevices); err != nil {
+			return &os.PathError{Op: "mount_setattr", Path: path, Err: err}
+		}
 	}
 	return p.cover("")
+}
+
+// usable are the devices that a child may open, beside terminals.
+var usable = map[string]bool{
+	"/dev/null": true, "/dev/zero": true, "/dev/full": true, "/dev/random": true, "/dev/urandom": true,
+	"/dev/tty": true, "/dev/ptmx": true,
+}
+
+// closeFiles makes everything read-only, and all devices but a few unusable: a disk could be written by its device, though
+// everything is read-only, if the host is root.
+func closeFiles() error {
+	var dev, root unix.Stat_t
+	if err := errors.Join(unix.Stat("/dev", &dev), unix.Stat("/", &root)); err != nil {
+		return err
+	}
+	if dev.Dev == root.Dev { // it needs a mount of its own
+		if err := unix.Mount("/dev", "/dev", "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return &os.PathError{Op: "mount", Path: "/dev", Err: err}
+		}
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NODEV}
+	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &attr); err != nil {
+		return fmt.Errorf("mount_setattr: %w", err)
+	}
+	for _, at := range []string{"/dev", "/dev/pts"} {
+		clear := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_NODEV}
+		if err := unix.MountSetattr(unix.AT_FDCWD, at, 0, &clear); err != nil && at == "/dev" {
+			return &os.PathError{Op: "mount_setattr", Path: at, Err: err}
+		}
+	}
+	return filepath.WalkDir("/dev", func(at string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil, at == "/dev/pts":
+			return fs.SkipDir
+		case d.Type()&fs.ModeDevice == 0, usable[at]:
+			return nil
+		case unix.Access(at, unix.R_OK) != nil && unix.Access(at, unix.W_OK) != nil:
+			return nil // this user cannot open it
+		}
+		if err := unix.Mount("/dev/null", at, "", unix.MS_BIND, ""); err != nil {
+			return &os.PathError{Op: "mount", Path: at, Err: err}
+		}
+		return nil
+	})
 }
 
 // cover covers what must not be seen, at the latest before a mount at a path inside it; with "" all that is left.

@@ -5,9 +5,9 @@
 // as it is. The host reaches the view by an open folder that the holder sends, and a child by clones of the same
 // mounts, which it attaches in namespaces of its own before its program begins. So all of them see one truth.
 //
-// In a child everything else of the file system is read-only, temporary folders are the layer's, the folders in
-// Plan.Covers and /run are empty, and there is no network but the loopback interface. A child cannot take the mounts
-// away: it has no CAP_SYS_ADMIN in the namespace that owns them, and in a namespace that it makes
+// In a child everything else of the file system is read-only, devices but a few are unusable, temporary folders are the
+// layer's, the folders in Plan.Covers and /run are empty, and there is no network but the loopback interface. A child
+// cannot take the mounts away: it has no CAP_SYS_ADMIN in the namespace that owns them, and in a namespace that it makes
 // below they are locked.
 //
 // The package imports nothing of the project, and begins in init, as package keeper does.

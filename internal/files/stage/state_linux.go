@@ -190,6 +190,9 @@ func attributesOf(f *os.File) (all map[string][]byte, has marks, err error) {
 	return all, has, nil
 }
 
+// keepsAll means that pipes and the times of links are accepted too.
+const keepsAll = true
+
 // manyMost is that of manyOps.
 const manyMost = 64
 

@@ -25,6 +25,9 @@ import (
 // coarse is how much older a file's time may be than its change: the longest tick of Windows.
 const coarse = 16 * time.Millisecond
 
+// keepsAll means that pipes and the times of links are accepted too.
+const keepsAll = false
+
 // manyMost is that of manyOps: there is no sync of a file system, so each file is made durable by itself.
 const manyMost = 1 << 40
 
