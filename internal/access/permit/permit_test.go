@@ -2,6 +2,7 @@ package permit
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"gatehouse/tool"
@@ -311,6 +312,25 @@ func TestStage(t *testing.T) {
 	why = ""
 	if v := decide(policy(t, own), tool.Caller{}, op(staged), `{}`); v.Kind != Stage {
 		t.Errorf("a context allows itself what the host stages: %v", v.Kind)
+	}
+}
+
+// A machine that stages file tools alone says so of a tool that starts programs, and its calls ask.
+func TestProgramsThatCannotBeStaged(t *testing.T) {
+	programs := &tool.Tool{Def: tool.Def{Name: "shell_run", Effects: tool.Writes, Staged: true, Programs: true}}
+	files := &tool.Tool{Def: tool.Def{Name: "file_write", Effects: tool.Writes, Staged: true}}
+	p := policy(t, Options{
+		Default: Allow, Staging: map[string]bool{"c": true},
+		CannotStage: func(programs bool) string { return map[bool]string{true: "no view for programs"}[programs] },
+	})
+	for _, one := range []*tool.Tool{programs, files} {
+		o := Op{Context: "c", Method: "tools/call", Name: one.Name, Effects: one.Effects, Tool: one}
+		g := p.Gate(p.Cut(tool.Caller{}), o)
+		v := g.Decide([]byte(`{}`), &tool.Caller{})
+		if g.Unstaged() != one.Programs || g.Stages() == one.Programs ||
+			(v.Kind == AskClient) != one.Programs || one.Programs != strings.Contains(v.Reason, "no view for programs") {
+			t.Errorf("%s: %+v, unstaged %v", one.Name, v, g.Unstaged())
+		}
 	}
 }
 
