@@ -369,6 +369,7 @@ verify-cluster:
 	GATEHOUSE_TEST_ALL=1 GATEHOUSE_SCHEDULES=$(SCHEDULES) $(GO) test -count=1 -timeout 180m -v -run 'TestRandomSchedules' ./internal/tests/clustertest
 	GATEHOUSE_TEST_ALL=1 GATEHOUSE_EXTERNAL=1 GATEHOUSE_SCHEDULES=$(SCHEDULES) $(GO) test -count=1 -timeout 180m -v -run 'TestRandomSchedules' ./internal/tests/clustertest
 	GATEHOUSE_TEST_ALL=1 $(GO) test -count=1 -p 1 -timeout 60m -v -skip 'TestRandomSchedules' ./internal/cluster/... ./internal/tests/clustertest
+	$(GO) run ./internal/tests/conformance/run cluster
 
 # How fast texts are ingested, changed and searched, on Go's own sources, or on those of the list SPEED=FOLDER:FOLDER.
 verify-knowledge:

@@ -177,6 +177,12 @@ type Deps struct {
 	// Publish publishes an event, named in the past tense. It does not wait for the
 	// subscribers.
 	Publish func(subject string, fact any)
+	// Node is the name of this node of a cluster; "" without one.
+	Node string
+	// Elsewhere runs the running call c on all other nodes of the cluster, each for a
+	// short time at most. It returns nothing without a cluster, and in a call that it has
+	// itself sent here. See Gather.
+	Elsewhere func(ctx context.Context, c *tool.Call) []NodeResult
 	// OneCall reports that the host ends with the first call, so that a module need
 	// not keep anything for later ones.
 	OneCall bool

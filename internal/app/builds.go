@@ -55,6 +55,7 @@ type buildState struct {
 	Tool    string    `json:"tool"`
 	Status  string    `json:"status"`
 	Started time.Time `json:"started"`
+	Node    string    `json:"node,omitempty"` // of the cluster
 }
 
 // buildsNow returns the running builds.
@@ -62,7 +63,7 @@ func (l *liveTree) buildsNow() map[string]buildState {
 	all := map[string]buildState{}
 	if list := l.listBuilds.Load(); list != nil {
 		for _, b := range (*list)() {
-			all[b.ID] = buildState{b.Owner, b.Repo, b.Branch, b.Tool, b.Status, b.Started.UTC()}
+			all[b.ID] = buildState{b.Owner, b.Repo, b.Branch, b.Tool, b.Status, b.Started.UTC(), l.app.nodeName()}
 		}
 	}
 	return all

@@ -15,6 +15,7 @@ import (
 
 	"gatehouse/internal/cluster"
 	"gatehouse/internal/cluster/filelog"
+	"gatehouse/internal/cluster/nodebus"
 	"gatehouse/internal/cluster/sqllog"
 	"gatehouse/internal/config"
 	"gatehouse/internal/files/atomicfile"
@@ -37,8 +38,10 @@ type clusterNodes struct {
 	jobs     *jobNotes
 	lease    time.Duration
 
-	transport *http.Transport // to other nodes
+	transport *http.Transport // to the HTTP servers of other nodes
+	calls     *http.Transport // to the services of calls of other nodes
 
+	tasks       *clusterTasks
 	ownPackages *state.Mount[map[string]packages.Record] // a copy of the records on this node, for leaving
 
 	handover handover
@@ -73,7 +76,7 @@ func (a *App) openCluster(ctx context.Context) error {
 	nodes := &clusterNodes{
 		Node: node, app: a, log: a.log, ended: make(chan string, 10_000), lease: max(c.Lease, time.Second),
 	}
-	nodes.transport = nodes.nodeTransport("http")
+	nodes.transport, nodes.calls = nodes.nodeTransport("http"), nodes.nodeTransport(nodebus.Service)
 	a.nodes = nodes
 	a.closing("cluster", func(context.Context) error { node.Close(); return nil })
 	if nodes.sessions, err = node.Bucket(ctx, "sessions", cluster.BucketOptions{TTL: sessionRecords}); err != nil {

@@ -22,6 +22,16 @@ func (c *clusterNodes) newID() func() string {
 	return func() string { return strings.ToLower(rand.Text()) + "_" + c.ID() }
 }
 
+// otherMembers returns the ids of the members besides this node, in order.
+func (c *clusterNodes) otherMembers() (ids []string) {
+	for _, p := range c.Nodes()[1:] {
+		if p.Member {
+			ids = append(ids, p.ID)
+		}
+	}
+	return ids
+}
+
 // Task implements httpserver.Nodes.
 func (e sessionsElsewhere) Task(
 	w http.ResponseWriter, r *http.Request, who *protocol.Caller, id string, body []byte,
@@ -53,11 +63,20 @@ func (a *App) joinBus(o *core.Options) {
 		return
 	}
 	o.Modules.Node = a.nodes.ID()
-	o.Requests = &nodebus.Bus{
-		Bus: a.bus, Self: a.nodes.ID(), Node: a.nodes.Known, Transport: a.nodes.nodeTransport(nodebus.Service),
+	calls := &nodebus.Bus{
+		Bus: a.bus, Self: a.nodes.ID(), Node: a.nodes.Known, Peers: a.nodes.otherMembers, Transport: a.nodes.calls,
 		Resolve: a.nodes.browsers.nodeOf, Lost: a.nodes.jobs.lostCall,
 		Place: a.placeCall,
 	}
+	o.Requests, o.Modules.Elsewhere = calls, calls.Elsewhere
+	a.nodes.tasks = newClusterTasks(a.nodes, a.jobs)
+	o.Engine.Tasks = a.nodes.tasks
+}
+
+// sharedEvents are the subjects of the events that other nodes get. Those of calls are not among them, because there are
+// too many.
+var sharedEvents = []string{
+	"session.*", "context.*", "config.*", "auth.*", "approval.*", "task.*", "package.*", "notification.*", "module.>",
 }
 
 // serveCalls runs the calls that other nodes send because of their handles.
@@ -69,7 +88,18 @@ func (a *App) serveCalls() error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: nodebus.Handler(a.bus), ReadHeaderTimeout: time.Minute}
+	mux := http.NewServeMux()
+	mux.Handle("POST /call", nodebus.Handler(a.bus))
+	mux.HandleFunc("GET /members/{kind}", a.tree.serveMembers)
+	carry, err := nodebus.CarryEvents(a.bus, a.nodes.Node, sharedEvents, a.log)
+	if err != nil {
+		return err
+	}
+	a.addPart("events of other nodes", carry)
+	if err := a.serveTasks(); err != nil {
+		return err
+	}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
 	a.addPart("calls of other nodes", func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.Limits.StopPatience/2)

@@ -89,7 +89,7 @@ func (l *liveTree) processesNow() map[string]processState {
 			if len(all) == mostRunning {
 				break
 			}
-			all[p.ID] = processState{p.Owner, p.Command, p.PID, p.Started.UTC()}
+			all[p.ID] = processState{p.Owner, p.Command, p.PID, p.Started.UTC(), l.app.nodeName()}
 		}
 	}
 	return all

@@ -105,6 +105,7 @@ type sandboxState struct {
 	Isolation string    `json:"isolation"`
 	FromPool  bool      `json:"fromPool,omitempty"`
 	Created   time.Time `json:"created"`
+	Node      string    `json:"node,omitempty"` // of the cluster
 }
 
 func seesSandbox(who tool.Caller) func(string, any) bool { return seesProcess(who) }
@@ -117,7 +118,9 @@ func (l *liveTree) sandboxesNow() map[string]sandboxState {
 			if len(all) == mostRunning {
 				break
 			}
-			all[b.ID] = sandboxState{b.Owner(), b.Driver, b.Tier.String(), b.Warm, b.Created.UTC()}
+			all[b.ID] = sandboxState{
+				b.Owner(), b.Driver, b.Tier.String(), b.Warm, b.Created.UTC(), l.app.nodeName(),
+			}
 		}
 	}
 	return all

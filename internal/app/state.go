@@ -117,6 +117,7 @@ type sessionState struct {
 	Revision    string    `json:"revision"` // of the protocol
 	Since       time.Time `json:"since"`
 	Connections int       `json:"connections,omitempty"` // number of equal connections, if each connection is a session
+	Node        string    `json:"node,omitempty"`        // of the cluster
 }
 
 // processState is a member of /public/processes: a running process.
@@ -125,6 +126,7 @@ type processState struct {
 	Command string    `json:"command"` // the program, without its arguments
 	PID     int       `json:"pid"`
 	Started time.Time `json:"started"`
+	Node    string    `json:"node,omitempty"` // of the cluster
 }
 
 // stateFile returns the path of the file in which the hosts of one user store the durable part of the state tree;
@@ -152,6 +154,7 @@ func (a *App) openState(ctx context.Context) error {
 		}
 	}
 	if a.nodes != nil {
+		o.Shared = a.nodes.Name()
 		shared, err := statelog.Open(ctx, a.nodes.Node, stateBucket, a.log)
 		if err != nil {
 			return fmt.Errorf("state of the cluster: %w", err)
@@ -165,6 +168,7 @@ func (a *App) openState(ctx context.Context) error {
 		closeLog = func() error { return errors.Join(shared.Close(), closeOwn()) }
 	}
 	t := &liveTree{app: a, state: state.New(o)}
+	t.watches.Elsewhere = a.nodes != nil
 	a.tree = t
 	a.addPart("state", func(ctx context.Context) error {
 		return errors.Join(t.state.Run(ctx), t.state.Close(), closeLog())
@@ -198,22 +202,22 @@ func (l *liveTree) mount(ctx context.Context) (err error) {
 	if l.sessions, err = attachMany[sessionState](ctx, l, "sessions"); err != nil {
 		return err
 	}
-	l.looked = state.OnDemand(l.sessions, membersIdle, l.sessionsNow)
+	l.looked = state.OnDemand(l.sessions, membersIdle, onAllNodes(l.app, sessionMembers, l.sessionsNow))
 	sandboxes, err := attachMany[sandboxState](ctx, l, "sandboxes")
 	if err != nil {
 		return err
 	}
-	l.sandboxes = state.OnDemand(sandboxes, membersIdle, l.sandboxesNow)
+	l.sandboxes = state.OnDemand(sandboxes, membersIdle, onAllNodes(l.app, sandboxMembers, l.sandboxesNow))
 	processes, err := attachMany[processState](ctx, l, "processes")
 	if err != nil {
 		return err
 	}
-	l.processes = state.OnDemand(processes, membersIdle, l.processesNow)
+	l.processes = state.OnDemand(processes, membersIdle, onAllNodes(l.app, processMembers, l.processesNow))
 	running, err := attachMany[buildState](ctx, l, "builds")
 	if err != nil {
 		return err
 	}
-	l.builds = state.OnDemand(running, membersIdle, l.buildsNow)
+	l.builds = state.OnDemand(running, membersIdle, onAllNodes(l.app, buildMembers, l.buildsNow))
 	if l.modules, err = attachMany[moduleState](ctx, l, "modules"); err != nil {
 		return err
 	}

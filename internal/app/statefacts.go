@@ -7,14 +7,17 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/cluster"
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/state"
 )
 
 const (
-	factQueue   = 4096                  // events of one kind that may wait
-	factGather  = 50 * time.Millisecond // changes within it are written to the tree as one
-	mostRunning = 10_000                // processes, and sandboxes, that are shown
+	factQueue  = 4096                  // events of one kind that may wait
+	factGather = 50 * time.Millisecond // changes within it are written to the tree as one
+	// nodeGather is factGather for changes on other nodes, each of which is asked for what it has.
+	nodeGather  = 250 * time.Millisecond
+	mostRunning = 10_000 // processes, and sandboxes, that are shown
 )
 
 // eventFollower turns the host's events into changes of the tree. It belongs to one goroutine.
@@ -28,16 +31,29 @@ type eventFollower struct {
 	// processes and sandboxes report that an event about one arrived, so that they are to be listed again. An event
 	// that was lost does no harm, because the next one has the same effect.
 	processes, sandboxes bool
+	// sessions is the same for sessions, whose events say themselves what has changed except on another node.
+	sessions bool
+	nodes    chan struct{} // holds a token when a node has appeared or died
 }
 
 // newFollower follows events from now on.
 func newFollower(ctx context.Context, t *liveTree) *eventFollower {
 	f := &eventFollower{
-		tree: t, facts: make(chan bus.Event), newSessions: map[string]*sessionState{},
+		tree: t, facts: make(chan bus.Event), newSessions: map[string]*sessionState{}, nodes: make(chan struct{}, 1),
 	}
-	for _, pattern := range []string{"session.*", "context.*", "config.changed", "module.process.>",
-		"module.sandbox.>"} {
+	for _, pattern := range []string{"context.*", "config.changed"} {
 		f.kinds = append(f.kinds, t.app.bus.Follow(ctx, pattern, factQueue))
+	}
+	for _, pattern := range []string{"session.*", "module.process.>", "module.sandbox.>"} {
+		f.kinds = append(f.kinds, t.app.bus.FollowAll(ctx, pattern, factQueue))
+	}
+	if t.app.nodes != nil {
+		t.app.nodes.OnChange(func(cluster.Peer) {
+			select {
+			case f.nodes <- struct{}{}:
+			default:
+			}
+		})
 	}
 	return f
 }
@@ -60,6 +76,9 @@ func (e *eventFollower) followEvents(ctx context.Context) {
 		select {
 		case fact := <-e.facts:
 			e.handleEvent(fact)
+		case <-e.nodes:
+			e.processes, e.sandboxes, e.sessions = true, true, true
+			e.gather(nodeGather)
 		case <-e.due:
 			e.due = nil
 			e.writeChanges(ctx)
@@ -82,12 +101,24 @@ func (e *eventFollower) handleEvent(fact bus.Event) {
 		e.tree.lookAtContexts()
 		e.tree.watches.Recheck() // the rules determine what each client may see
 	}
-	if e.due == nil && (len(e.newSessions) > 0 || e.processes || e.sandboxes) {
-		e.due = time.After(factGather)
+	if fact.Node != "" {
+		e.gather(nodeGather)
+	} else {
+		e.gather(factGather)
+	}
+}
+
+// gather writes the changes after a pause in which more can arrive.
+func (e *eventFollower) gather(pause time.Duration) {
+	if e.due == nil && (len(e.newSessions) > 0 || e.processes || e.sandboxes || e.sessions) {
+		e.due = time.After(pause)
 	}
 }
 
 func (e *eventFollower) writeChanges(ctx context.Context) {
+	if e.sessions {
+		e.lookAgain()
+	}
 	if err := state.Merge(ctx, e.tree.sessions, e.newSessions); err != nil && ctx.Err() == nil {
 		e.tree.app.log.Warn("sessions are not shown", "err", err)
 	}
@@ -105,5 +136,5 @@ func (e *eventFollower) writeChanges(ctx context.Context) {
 			e.tree.app.log.Warn("sandboxes are not shown", "err", err)
 		}
 	}
-	e.processes, e.sandboxes = false, false
+	e.processes, e.sandboxes, e.sessions = false, false, false
 }

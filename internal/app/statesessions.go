@@ -1,7 +1,6 @@
 package app
 
 import (
-	"maps"
 	"sync"
 	"time"
 
@@ -23,11 +22,11 @@ type connectionCounter struct {
 // sessionsNow returns the current sessions.
 func (l *liveTree) sessionsNow() map[string]sessionState {
 	l.connected.mu.Lock()
-	all := maps.Clone(l.connected.all)
-	l.connected.mu.Unlock()
-	if all == nil {
-		all = map[string]sessionState{}
+	all := map[string]sessionState{}
+	for key, s := range l.connected.all {
+		all[key] = s
 	}
+	l.connected.mu.Unlock()
 	if l.app.table == nil {
 		return all
 	}
@@ -38,7 +37,7 @@ func (l *liveTree) sessionsNow() map[string]sessionState {
 		facts := s.Facts()
 		all[sessionKey(s.ID)] = sessionState{
 			Principal: facts.Principal, Context: facts.Context, Client: facts.Client,
-			Revision: facts.Revision.String(), Since: s.Opened().UTC(),
+			Revision: facts.Revision.String(), Since: s.Opened().UTC(), Node: l.app.nodeName(),
 		}
 	})
 	return all
@@ -53,16 +52,21 @@ func (e *eventFollower) session(what string, fact bus.Event) {
 	if !ok || what != "created" && what != "ended" {
 		return
 	}
-	s := sessionState{Client: d.Client, Revision: d.Revision, Since: fact.At.UTC()}
-	s.Principal, s.Context = publicstate.Split(fact.Owner)
-	if d.Session == "" {
-		key := "connection-" + sessionKey(fact.Owner+"\n"+d.Client+"\n"+d.Revision)
-		e.setSession(e.tree.connected.addOrRemove(key, s, what == "created"))
-		return
+	s := sessionState{Client: d.Client, Revision: d.Revision, Since: fact.At.UTC(), Node: fact.Node}
+	if s.Node == "" {
+		s.Node = e.tree.app.nodeName()
 	}
-	if what == "created" {
+	s.Principal, s.Context = publicstate.Split(fact.Owner)
+	switch {
+	case d.Session == "" && fact.Node != "":
+		e.sessions = true // that node counts them
+		return
+	case d.Session == "":
+		key := "connection-" + sessionKey(s.Node+fact.Owner+"\n"+d.Client+"\n"+d.Revision)
+		e.setSession(e.tree.connected.addOrRemove(key, s, what == "created"))
+	case what == "created":
 		e.setSession(sessionKey(d.Session), &s)
-	} else {
+	default:
 		e.setSession(sessionKey(d.Session), nil)
 	}
 }

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -29,7 +30,10 @@ type Options struct {
 	// Pending is the approximate number of bytes of changes that may wait for one subscriber, and that are kept
 	// for readers that subscribe later. A subscriber that missed more must read again. 0 means 2 MiB.
 	Pending int
-	Logger  *slog.Logger // nil means none
+	// Shared names the trees of the nodes of a cluster, whose revisions are equal if their contents are; "" means that
+	// revisions are those of this tree alone.
+	Shared string
+	Logger *slog.Logger // nil means none
 }
 
 // Durability is whether a mount survives the end of the process.
@@ -376,7 +380,17 @@ func (t *Tree) See(at Pointer, sight Sight) View {
 func (t *Tree) view(m *moment, at Pointer) View {
 	v, ok := at.lookup(m.root)
 	r := t.revision(m, at)
+	if t.o.Shared != "" {
+		return View{v, ok, t.contentRevision(v), r}
+	}
 	return View{v, ok, r, r}
+}
+
+// contentRevision returns the revision of a value that a reader is shown.
+func (t *Tree) contentRevision(v any) Revision {
+	b, _ := encodeValue(v) // which was decoded
+	sum := sha256.Sum256(b)
+	return Revision(cmp.Or(t.o.Shared, t.epoch) + "-v" + hex.EncodeToString(sum[:8]))
 }
 
 func (t *Tree) seen(m *moment, at Pointer, sight Sight) View {
@@ -385,8 +399,6 @@ func (t *Tree) seen(m *moment, at Pointer, sight Sight) View {
 	}
 	v := View{of: t.revision(m, at)}
 	v.Value, v.Found = sight(m.root)
-	b, _ := encodeValue(v.Value) // which was decoded
-	sum := sha256.Sum256(b)
-	v.Revision = Revision(t.epoch + "-v" + hex.EncodeToString(sum[:8]))
+	v.Revision = t.contentRevision(v.Value)
 	return v
 }

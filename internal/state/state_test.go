@@ -263,3 +263,39 @@ func TestLimitsOfValues(t *testing.T) {
 		t.Errorf("a number became %s", got)
 	}
 }
+
+// Trees of one cluster with the same content name its revision alike, whatever happened in each before.
+func TestSharedRevisions(t *testing.T) {
+	at := state.Pointer{"public", "a"}
+	var all []state.Revision
+	for changes := range 3 {
+		tree := state.New(state.Options{Shared: "work"})
+		m, err := state.Attach[map[string]int](t.Context(), tree, "/public/a", state.Live)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range changes + 1 {
+			if _, err := m.Set(t.Context(), map[string]int{"n": n - changes}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all = append(all, tree.Read(at).Revision)
+		sub, _, err := tree.Subscribe(at, all[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u, ok := sub.Take(); ok {
+			t.Errorf("a reader of the same content is told %+v", u)
+		}
+		if _, err := m.Set(t.Context(), map[string]int{"n": 7}); err != nil {
+			t.Fatal(err)
+		}
+		sub.Flush(false)
+		if u, ok := sub.Take(); !ok || u.From != all[0] || u.Revision == all[0] || u.Again {
+			t.Errorf("it is told of a change with %+v, %v", u, ok)
+		}
+	}
+	if all[0] != all[1] || all[1] != all[2] {
+		t.Errorf("the revisions are %q", all)
+	}
+}

@@ -38,6 +38,8 @@ type Bus struct {
 	Self string // this node
 	// Node reports whether an id is that of a node, and whether it is heard.
 	Node func(id string) (known, alive bool)
+	// Peers returns the ids of the other members, in order.
+	Peers func() []string
 	// Resolve returns the node of a call that has no handle, such as of a browser by its name; "" means this one. nil means
 	// that all such calls run on this node.
 	Resolve func(ctx context.Context, r *bus.Request) (string, error)
@@ -177,6 +179,42 @@ func (b *Bus) nodeOf(r *bus.Request) string {
 		return ""
 	}
 	return node
+}
+
+// copyTime is how long another node has to answer a request that each node runs.
+const copyTime = 2 * time.Second
+
+// Elsewhere runs a request on all other nodes of the cluster, and returns their results in the order of their names. A
+// node that does not serve the module has none.
+func (b *Bus) Elsewhere(ctx context.Context, r *bus.Request) []bus.NodeOutcome {
+	ctx, cancel := context.WithTimeoutCause(ctx, copyTime, fmt.Errorf("no answer within %v", copyTime))
+	defer cancel()
+	peers := b.Peers()
+	all := make([]bus.NodeOutcome, len(peers))
+	absent := make([]bool, len(peers))
+	var asking sync.WaitGroup
+	for i, id := range peers {
+		asking.Go(func() {
+			all[i].Node = id
+			if _, alive := b.Node(id); !alive {
+				all[i].Err = cluster.ErrNotRun
+				return
+			}
+			there := *r
+			there.Node, there.Copy, there.Left = id, true, copyTime
+			out, err := b.send(ctx, id, &there, "", nil)
+			all[i].Outcome, all[i].Err = out, err
+			absent[i] = errors.Is(err, bus.ErrAbsent) && !errors.Is(err, cluster.ErrNotRun)
+		})
+	}
+	asking.Wait()
+	var answers []bus.NodeOutcome
+	for i := range all {
+		if !absent[i] {
+			answers = append(answers, all[i])
+		}
+	}
+	return answers
 }
 
 // line is one line of an answer: a note, or the end of the call.

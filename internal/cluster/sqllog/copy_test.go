@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"gatehouse/internal/cluster"
+	"gatehouse/internal/cluster/nodetest"
 	"gatehouse/internal/files/sqlfile"
 )
 
@@ -36,7 +37,7 @@ func openShort(t *testing.T, n *cluster.Node, f *sqlfile.File) (r replica, stop 
 // TestALogIsShortened changes a file often: the log stays short, and a node that lacks removed entries, a new one, and one
 // whose file is an old copy get all rows.
 func TestALogIsShortened(t *testing.T) {
-	nodes := startNodes(t)
+	nodes := nodetest.Start(t)
 	ctx := t.Context()
 	first, _ := openShort(t, nodes[0], newFile(t))
 	second, _ := openShort(t, nodes[1], newFile(t))
@@ -128,7 +129,7 @@ func copyOf(t *testing.T, f *sqlfile.File) *sqlfile.File {
 // TestAWriterThatIsFarBehind lets a node that knows an old end of the log write the next entry there, which was removed
 // meanwhile: it is refused, and its transaction runs on the newest rows.
 func TestAWriterThatIsFarBehind(t *testing.T) {
-	nodes := startNodes(t)
+	nodes := nodetest.Start(t)
 	ctx := t.Context()
 	first, _ := openShort(t, nodes[0], newFile(t))
 	late, stop := openShort(t, nodes[1], newFile(t))

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +15,7 @@ import (
 	"time"
 
 	"gatehouse/internal/cluster"
+	"gatehouse/internal/cluster/nodetest"
 	"gatehouse/internal/files/sqlfile"
 )
 
@@ -28,49 +27,6 @@ CREATE TABLE "key's" (
 CREATE TABLE once (key TEXT PRIMARY KEY, by TEXT NOT NULL);
 CREATE TABLE turn (n INTEGER NOT NULL);
 INSERT INTO turn VALUES (0);`
-
-func startNodes(t *testing.T) []*cluster.Node {
-	t.Helper()
-	program, err := filepath.Abs("../../../.tools/" + cluster.Program)
-	if err == nil {
-		_, err = os.Stat(program)
-	}
-	if err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatalf("%v; make setup builds it", err)
-		}
-		t.Skip("without the engine: make setup builds it")
-	}
-	nodes, errs := make([]*cluster.Node, 3), make([]error, 3)
-	var listen [3]string
-	for i := range listen {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		listen[i] = l.Addr().String()
-		l.Close()
-	}
-	var all sync.WaitGroup
-	for i := range nodes {
-		all.Go(func() {
-			nodes[i], errs[i] = cluster.Start(t.Context(), cluster.Options{
-				Name: "test", Listen: listen[i], Join: listen[:min(i, 1)], Dir: filepath.Join(t.TempDir(), fmt.Sprint(i)),
-				Program: program, Lease: 8 * time.Second, Log: slog.New(slog.DiscardHandler),
-			})
-		})
-	}
-	all.Wait()
-	for _, n := range nodes {
-		if n != nil {
-			t.Cleanup(n.Close)
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-	return nodes
-}
 
 // replica is the file of one node.
 type replica struct {
@@ -131,7 +87,7 @@ func (r replica) rows(t *testing.T) []string {
 
 // TestAFileOnThreeNodes changes one file on three nodes, of which the first had rows before.
 func TestAFileOnThreeNodes(t *testing.T) {
-	nodes := startNodes(t)
+	nodes := nodetest.Start(t)
 	ctx := t.Context()
 	first := newFile(t)
 	if err := first.Change(ctx, func(tx *sql.Tx) error {
@@ -354,7 +310,7 @@ func TestAFileOfANodeIsNotChangedAlone(t *testing.T) {
 // TestACommandChangesTheFileOfANode changes the file of a node by a command on its machine, which commits the change
 // before the node hears of it: the node confirms it all the same, so that it stays fresh.
 func TestACommandChangesTheFileOfANode(t *testing.T) {
-	nodes := startNodes(t)
+	nodes := nodetest.Start(t)
 	ctx := t.Context()
 	var all []replica
 	for _, n := range nodes[1:] {

@@ -2,67 +2,17 @@ package statelog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"gatehouse/internal/cluster"
+	"gatehouse/internal/cluster/nodetest"
 	"gatehouse/internal/state"
 	"gatehouse/internal/state/statelogtest"
 )
-
-// nodes starts a cluster of three nodes.
-func nodes(t *testing.T) []*cluster.Node {
-	t.Helper()
-	program, err := filepath.Abs("../../../.tools/" + cluster.Program)
-	if err == nil {
-		_, err = os.Stat(program)
-	}
-	if err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatalf("%v; make setup builds it", err)
-		}
-		t.Skip("without the engine: make setup builds it")
-	}
-	const n = 3
-	all, errs := make([]*cluster.Node, n), make([]error, n)
-	var first string
-	var starting sync.WaitGroup
-	for i := range n {
-		free, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		o := cluster.Options{
-			Name: "test", Listen: free.Addr().String(), Dir: filepath.Join(t.TempDir(), fmt.Sprint(i)),
-			Program: program,
-			Lease:   3 * time.Second, Log: slog.New(slog.DiscardHandler),
-		}
-		free.Close()
-		if i == 0 {
-			first = o.Listen
-		} else {
-			o.Join = []string{first}
-		}
-		starting.Go(func() { all[i], errs[i] = cluster.Start(t.Context(), o) })
-	}
-	starting.Wait()
-	for _, n := range all {
-		if n != nil {
-			t.Cleanup(n.Close)
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
 
 func open(t *testing.T, n *cluster.Node, bucket string) *Log {
 	t.Helper()
@@ -75,7 +25,7 @@ func open(t *testing.T, n *cluster.Node, bucket string) *Log {
 }
 
 func TestLog(t *testing.T) {
-	all := nodes(t)
+	all := nodetest.Start(t)
 	t.Run("the contract of logs", func(t *testing.T) { testContract(t, all) })
 	t.Run("nodes have the same state", func(t *testing.T) { testSameState(t, all) })
 }

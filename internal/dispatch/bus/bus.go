@@ -35,6 +35,7 @@ type Request struct {
 	Logs     string                     `json:"logs,omitempty"`    // see tool.Call
 	Task     string                     `json:"task,omitempty"`    // see tool.Call
 	Stages   bool                       `json:"stages,omitempty"`  // what it changes is staged in Task
+	Copy     bool                       `json:"copy,omitempty"`    // each node runs it, so that none sends it on
 }
 
 // Notes receives what a running call reports besides its result. Its methods do not block for long, may be called
@@ -56,6 +57,13 @@ type Outcome struct {
 	Recorded map[string]json.RawMessage `json:"recorded,omitempty"` // only with Result.Input
 }
 
+// NodeOutcome is the outcome of a request on one node of a cluster, or the reason why it has none.
+type NodeOutcome struct {
+	Node    string
+	Outcome Outcome
+	Err     error
+}
+
 // Bus carries requests and events. Safe for concurrent use.
 type Bus interface {
 	// Do runs a request and waits for its outcome. Errors that crossed the bus are *tool.Refusal and
@@ -64,11 +72,14 @@ type Bus interface {
 	// Serve accepts requests for a module until stop is called, which waits for those that run. A second Serve of
 	// the same name replaces the first for new requests.
 	Serve(module string, h Handler) (stop func(context.Context) error, err error)
-	// Publish sends an event to its followers. It never blocks.
+	// Publish sends an event to its followers. It never blocks. An event with a Node is one of another node.
 	Publish(f Event)
-	// Follow yields the events whose subject matches pattern, from now on. "*" matches one dotted part, a final
-	// ">" all remaining parts. Up to keep events wait for a slow reader; the oldest are dropped and counted.
+	// Follow yields the events of this node whose subject matches pattern, from now on. "*" matches one dotted part,
+	// a final ">" all remaining parts. Up to keep events wait for a slow reader; the oldest are dropped and counted.
 	Follow(ctx context.Context, pattern string, keep int) iter.Seq[Event]
+	// FollowAll is Follow for the events of all nodes of a cluster. Those of other nodes arrive at most once, those of
+	// each node in order, and without those of calls.
+	FollowAll(ctx context.Context, pattern string, keep int) iter.Seq[Event]
 }
 
 var (

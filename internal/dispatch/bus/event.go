@@ -14,7 +14,8 @@ type Event struct {
 	Owner   string `json:"owner,omitempty"`
 	// the session in which it happened; "" for none. Never sent to a client: the id is a credential.
 	Session string          `json:"-"`
-	Kept    bool            `json:"-"` // another process published it and has written it to the ledger
+	Kept    bool            `json:"-"`              // another process published it and has written it to the ledger
+	Node    string          `json:"node,omitempty"` // of the cluster, on which it happened; "" for this one
 	At      time.Time       `json:"at"`
 	Data    json.RawMessage `json:"data,omitempty"`
 	Lost    int             `json:"lost,omitempty"` // how many events the reader lost just before this one

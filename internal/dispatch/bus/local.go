@@ -96,6 +96,7 @@ func (e *endpoint) drain(ctx context.Context) error {
 type follower struct {
 	pattern []string
 	keep    int
+	all     bool // also the events of other nodes
 
 	mu    sync.Mutex
 	facts []Event
@@ -114,7 +115,7 @@ func (b *Local) Publish(f Event) {
 		f.At = time.Now()
 	}
 	for fo := range b.followers {
-		if matches(fo.pattern, f.Subject) {
+		if (f.Node == "" || fo.all) && matches(fo.pattern, f.Subject) {
 			fo.enqueue(f)
 		}
 	}
@@ -184,7 +185,16 @@ func (fo *follower) nextEvent() (Event, bool) {
 
 // Follow subscribes at once, not when the sequence is first read; the sequence may be read only once.
 func (b *Local) Follow(ctx context.Context, pattern string, keep int) iter.Seq[Event] {
-	fo := &follower{pattern: strings.Split(pattern, "."), keep: max(keep, 1), ready: make(chan struct{}, 1)}
+	return b.follow(ctx, pattern, keep, false)
+}
+
+// FollowAll is Follow for the events of all nodes.
+func (b *Local) FollowAll(ctx context.Context, pattern string, keep int) iter.Seq[Event] {
+	return b.follow(ctx, pattern, keep, true)
+}
+
+func (b *Local) follow(ctx context.Context, pattern string, keep int, all bool) iter.Seq[Event] {
+	fo := &follower{pattern: strings.Split(pattern, "."), keep: max(keep, 1), all: all, ready: make(chan struct{}, 1)}
 	b.fmu.Lock()
 	b.followers[fo] = struct{}{}
 	b.followed.Store(nil)

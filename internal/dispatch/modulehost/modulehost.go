@@ -37,7 +37,9 @@ type Options struct {
 	// that the call may change something.
 	Stage func(c *tool.Call, changes bool) (done func(), err error)
 	Node  string // the name of this node in handles
-	Log   *slog.Logger
+	// Elsewhere runs a request on the other nodes of the cluster; nil without one.
+	Elsewhere func(ctx context.Context, r *bus.Request) []bus.NodeOutcome
+	Log       *slog.Logger
 	// Configs are what Deps.Config decodes, by module; see module.DecodeConfig.
 	Configs map[string]json.RawMessage
 
@@ -285,8 +287,10 @@ func (h *Host) deps(in *instance) module.Deps {
 		Config: func(into any) error {
 			return module.DecodeConfig(h.opts.Configs[in.name], into)
 		},
-		Changed: in.changed,
-		NewID:   h.NewID,
+		Changed:   in.changed,
+		NewID:     h.NewID,
+		Node:      h.opts.Node,
+		Elsewhere: h.elsewhere,
 		Call: func(ctx context.Context, parent *tool.Call, name string, args json.RawMessage) (tool.Result, error) {
 			if h.call == nil {
 				return tool.Result{}, tool.Refuse(tool.CodeUnsupported, "this host runs no calls from inside calls")
@@ -320,6 +324,19 @@ func (h *Host) deps(in *instance) module.Deps {
 			h.opts.Bus.Publish(e)
 		},
 	}
+}
+
+// elsewhere is module.Deps.Elsewhere.
+func (h *Host) elsewhere(ctx context.Context, c *tool.Call) []module.NodeResult {
+	rc, ok := c.Peer.(*running)
+	if !ok || h.opts.Elsewhere == nil || rc.req.Copy {
+		return nil
+	}
+	var all []module.NodeResult
+	for _, o := range h.opts.Elsewhere(ctx, rc.req) {
+		all = append(all, module.NodeResult{Node: o.Node, Result: o.Outcome.Result, Err: o.Err})
+	}
+	return all
 }
 
 // depthOf returns how deep a running call is inside others.

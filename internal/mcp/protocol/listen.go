@@ -145,7 +145,7 @@ func (l *listener) openFilter(want *filter) filter {
 		if slices.Contains(got.Tasks, id) {
 			continue
 		}
-		stop, err := r.e.opts.Jobs.Watch(r.facts.Owner, id, func(rec jobs.Record) {
+		stop, err := r.e.opts.Tasks.Watch(r.facts.Owner, id, func(rec jobs.Record) {
 			l.sendNotification("notifications/tasks", taskState(&rec))
 		})
 		if err == nil {

@@ -9,6 +9,7 @@ package protocol
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,7 @@ type Options struct {
 	Views    *views.Registry
 	Sessions *session.Table // nil: HTTP is served without sessions
 	Jobs     *jobs.Manager
+	Tasks    Tasks // nil means Jobs
 	Seal     *seal.Ring
 	Bus      bus.Bus
 	Log      *slog.Logger
@@ -56,6 +58,16 @@ type Options struct {
 	// caller can request from its provider, and the challenge that names them;
 	// nil if there are none.
 	StepUp func(who tool.Caller, enough func(scopes []string) bool) (needed []string, challenge string)
+}
+
+// Tasks are the jobs that clients follow as tasks: those of this host, or of all nodes of a cluster. The methods are
+// those of jobs.Manager.
+type Tasks interface {
+	Get(owner, id string) (jobs.Record, error)
+	List(owner, cursor string, limit int) (list []jobs.Record, next string, err error)
+	Watch(owner, id string, f func(jobs.Record)) (stop func(), err error)
+	Cancel(owner, id string) (jobs.Record, error)
+	Answer(owner, id string, answers map[string]json.RawMessage) (jobs.Record, error)
 }
 
 // Info describes the server to clients.
@@ -91,6 +103,9 @@ func New(o Options) *Engine {
 	}
 	if o.InFlight == 0 {
 		o.InFlight = 256
+	}
+	if o.Tasks == nil {
+		o.Tasks = o.Jobs
 	}
 	e := &Engine{opts: o, sessions: o.Sessions}
 	e.base, e.stop = context.WithCancelCause(context.Background())

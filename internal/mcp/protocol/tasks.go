@@ -384,7 +384,7 @@ func (r *request) taskGet() {
 	if !ok {
 		return
 	}
-	rec, err := r.e.opts.Jobs.Get(r.facts.Owner, id)
+	rec, err := r.e.opts.Tasks.Get(r.facts.Owner, id)
 	if err != nil {
 		r.noTask(err)
 		return
@@ -404,7 +404,7 @@ func (r *request) taskCancel() {
 	if !ok {
 		return
 	}
-	rec, err := r.e.opts.Jobs.Cancel(r.facts.Owner, id)
+	rec, err := r.e.opts.Tasks.Cancel(r.facts.Owner, id)
 	switch {
 	case err != nil && !errors.Is(err, jobs.ErrTerminal):
 		r.noTask(err)
@@ -433,7 +433,7 @@ func (r *request) taskUpdate() {
 	for k, v := range rawjson.Object(raw) {
 		answers[string(k)] = v
 	}
-	if _, err := r.e.opts.Jobs.Answer(r.facts.Owner, id, answers); err != nil && !errors.Is(err, jobs.ErrTerminal) {
+	if _, err := r.e.opts.Tasks.Answer(r.facts.Owner, id, answers); err != nil && !errors.Is(err, jobs.ErrTerminal) {
 		r.noTask(err)
 		return
 	}

@@ -32,7 +32,7 @@ func (r *request) taskList() {
 		r.sendFault(f)
 		return
 	}
-	list, next, err := r.e.opts.Jobs.List(r.facts.Owner, cursor, 100)
+	list, next, err := r.e.opts.Tasks.List(r.facts.Owner, cursor, 100)
 	if err != nil {
 		r.sendFault(&Fault{Code: CodeInvalidParams, Message: "params.cursor: " + err.Error()})
 		return
@@ -55,10 +55,10 @@ func (r *request) taskList() {
 // withResult returns a completed task with its result, which shows whether the tool
 // failed. Lists omit results.
 func (r *request) withResult(rec *jobs.Record) *jobs.Record {
-	if rec.Status != jobs.Completed {
+	if rec.Status != jobs.Completed || rec.Result != nil {
 		return rec
 	}
-	full, err := r.e.opts.Jobs.Get(rec.Owner, rec.ID)
+	full, err := r.e.opts.Tasks.Get(rec.Owner, rec.ID)
 	if err != nil {
 		return rec // expired meanwhile
 	}
@@ -82,13 +82,13 @@ func (r *request) taskResult() {
 		return
 	}
 	f := &taskFetch{r: r, id: id, sent: map[string]bool{}}
-	stop, err := r.e.opts.Jobs.Watch(r.facts.Owner, id, f.update)
+	stop, err := r.e.opts.Tasks.Watch(r.facts.Owner, id, f.update)
 	if err != nil {
 		r.noTask(err)
 		return
 	}
 	r.onRelease(stop)
-	rec, err := r.e.opts.Jobs.Get(r.facts.Owner, id)
+	rec, err := r.e.opts.Tasks.Get(r.facts.Owner, id)
 	if err != nil {
 		r.noTask(err)
 		return
@@ -102,7 +102,7 @@ func (f *taskFetch) closeInput() {
 	f.mu.Lock()
 	f.inputClosed = true
 	f.mu.Unlock()
-	if rec, err := f.r.e.opts.Jobs.Get(f.r.facts.Owner, f.id); err == nil {
+	if rec, err := f.r.e.opts.Tasks.Get(f.r.facts.Owner, f.id); err == nil {
 		f.update(rec)
 	}
 }
@@ -165,7 +165,7 @@ func (f *taskFetch) sendQuestion(q tool.Question) {
 			return // declined by the client program: the question stays open
 		}
 		answer := map[string]json.RawMessage{q.Key: slices.Clone(rep.Result)}
-		r.e.work.Go(func() { r.e.opts.Jobs.Answer(r.facts.Owner, f.id, answer) })
+		r.e.work.Go(func() { r.e.opts.Tasks.Answer(r.facts.Owner, f.id, answer) })
 	})
 	if ok && !r.sendRequest(appendRequest(nil, id, q.Method, f.related(questionParams(r.rev, q)))) {
 		r.sess.ForgetExpected(id)

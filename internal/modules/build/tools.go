@@ -7,12 +7,14 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"gatehouse/internal/exec/builds"
 	"gatehouse/internal/files/roots"
+	"gatehouse/module"
 	"gatehouse/tool"
 )
 
@@ -47,6 +49,7 @@ type buildOut struct {
 	Failed    int              `json:"failed,omitempty" doc:"tests"`
 	Problems  []builds.Problem `json:"problems,omitempty" doc:"errors first"`
 	More      int              `json:"more,omitempty" doc:"problems that are left out"`
+	module.OnNode
 }
 
 func (b *Build) out(problems bool) buildOut {
@@ -167,6 +170,7 @@ type listIn struct {
 type listOut struct {
 	Builds     []buildOut `json:"builds"`
 	NextCursor string     `json:"next_cursor,omitempty"`
+	module.Unreached
 }
 
 func (m *runner) listTool() tool.Tool {
@@ -182,11 +186,20 @@ func (m *runner) listTool() tool.Tool {
 		if err != nil {
 			return out, err
 		}
+		more := len(all) > in.Limit
 		for i := range all[:min(in.Limit, len(all))] {
 			out.Builds = append(out.Builds, all[i].out(false))
+			out.Builds[i].Node = m.deps.Node
 		}
-		if len(all) > in.Limit {
-			out.NextCursor = strconv.FormatInt(all[in.Limit-1].Started.UnixNano(), 36)
+		out.Unreached.Unreached = module.Gather(ctx, m.deps, c, func(_ string, there listOut) {
+			out.Builds, more = append(out.Builds, there.Builds...), more || there.NextCursor != ""
+		})
+		slices.SortStableFunc(out.Builds, func(a, b buildOut) int { return b.StartedAt.Compare(a.StartedAt) })
+		if len(out.Builds) > in.Limit {
+			out.Builds, more = out.Builds[:in.Limit], true
+		}
+		if more {
+			out.NextCursor = strconv.FormatInt(out.Builds[len(out.Builds)-1].StartedAt.UnixNano(), 36)
 		}
 		return out, nil
 	})

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/module"
 	"gatehouse/tool"
 )
 
@@ -110,6 +111,7 @@ type listIn struct {
 type listOut struct {
 	Text     string        `json:"text" text:"product"`
 	Programs []programLine `json:"programs" text:"facts"`
+	module.Unreached
 }
 
 type programLine struct {
@@ -118,6 +120,7 @@ type programLine struct {
 	Began    time.Time  `json:"began"`
 	State    string     `json:"state" doc:"running, interrupted, or how it ended"`
 	Calls    []callLine `json:"calls"`
+	module.OnNode
 }
 
 // listTool lists programs, also those that a host could not finish.
@@ -126,7 +129,7 @@ func (m *programs) listTool() tool.Tool {
 		Name: "code_list", Title: "List programs", Effects: tool.Reads, Task: tool.TaskNever,
 		Description: "Lists your programs of the last day and the tools that each has called, also of those that were " +
 			"interrupted because the host ended.",
-	}, func(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
+	}, func(ctx context.Context, c *tool.Call, in listIn) (listOut, error) {
 		all, err := m.journal.listRuns(c.Caller.Owner)
 		if err != nil {
 			return listOut{}, err
@@ -141,9 +144,17 @@ func (m *programs) listTool() tool.Tool {
 			case state == "":
 				state = "interrupted"
 			}
-			out.Programs = append(out.Programs, programLine{r.Run, r.Language, r.Began, state, summarize(r.calls)})
+			out.Programs = append(out.Programs, programLine{
+				r.Run, r.Language, r.Began, state, summarize(r.calls), module.OnNode{Node: m.deps.Node},
+			})
 			lines = append(lines, r.text())
 		}
+		out.Unreached.Unreached = module.Gather(ctx, m.deps, c, func(node string, there listOut) {
+			if len(there.Programs) > 0 {
+				out.Programs = append(out.Programs, there.Programs...)
+				lines = append(lines, "on node "+node+":", there.Text)
+			}
+		})
 		if out.Text = strings.Join(lines, "\n"); len(lines) == 0 {
 			out.Text = "no programs"
 		}

@@ -5,6 +5,9 @@ package job
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"gatehouse/internal/access/operator"
@@ -15,6 +18,7 @@ import (
 )
 
 type jobModule struct {
+	deps  module.Deps
 	jobs  *jobs.Manager
 	rules operator.Func
 }
@@ -22,7 +26,7 @@ type jobModule struct {
 // New returns what makes the module. rules decides who may list and cancel the jobs
 // of all callers; nil means that no caller may.
 func New(j *jobs.Manager, rules operator.Func) module.New {
-	return func(context.Context, module.Deps) (module.Module, error) { return &jobModule{j, rules}, nil }
+	return func(_ context.Context, d module.Deps) (module.Module, error) { return &jobModule{d, j, rules}, nil }
 }
 
 func (f *jobModule) Close(context.Context) error { return nil }
@@ -39,6 +43,7 @@ func (f *jobModule) Offer(context.Context, module.Audience) (*module.Offer, erro
 		tool.New(tool.Def{
 			Name: "job_list", Title: "List jobs", Effects: tool.Reads, Task: tool.TaskNever,
 			Description: "Lists your jobs, newest first.",
+			Help:        "In a cluster a page has the jobs of all nodes, up to 50 of each.",
 		}, f.listJobs),
 		tool.New(tool.Def{
 			Name: "job_cancel", Title: "Cancel a job", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever,
@@ -58,6 +63,7 @@ type State struct {
 	Total   float64 `json:"total,omitempty"`
 	Created string  `json:"created"`
 	Owner   string  `json:"owner,omitempty" doc:"with all"`
+	module.OnNode
 }
 
 // stateOf returns the state of a job. A job whose tool returned an error has the
@@ -125,13 +131,47 @@ type listIn struct {
 type listOut struct {
 	Jobs []State `json:"jobs"`
 	Next string  `json:"next_cursor,omitempty"`
+	module.Unreached
 }
 
-func (f *jobModule) listJobs(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
+func (f *jobModule) listJobs(ctx context.Context, c *tool.Call, in listIn) (out listOut, err error) {
+	list, older := f.listOwn, func(a, b State) int { return strings.Compare(b.Created, a.Created) }
 	if in.All {
-		return f.listAll(c)
+		list, older = f.listAll, func(a, b State) int { return strings.Compare(a.Created, b.Created) }
 	}
-	recs, next, err := f.jobs.List(c.Caller.Owner, in.Cursor, 50)
+	cursors, err := module.ReadCursor(in.Cursor, f.deps.Node)
+	if err != nil {
+		return out, tool.Refuse(tool.CodeInvalidArguments, "cursor: %v", err)
+	}
+	out.Jobs = []State{}
+	if cursor, more := cursors[f.deps.Node]; more || len(cursors) == 0 {
+		if out, err = list(c, cursor); err != nil {
+			return out, err
+		}
+	}
+	for i := range out.Jobs {
+		out.Jobs[i].Node = f.deps.Node
+	}
+	next := map[string]string{}
+	if out.Next != "" {
+		next[f.deps.Node] = out.Next
+	}
+	out.Unreached.Unreached = module.Gather(ctx, f.deps, c, func(node string, there listOut) {
+		out.Jobs = append(out.Jobs, there.Jobs...)
+		if its, err := module.ReadCursor(there.Next, node); err == nil {
+			maps.Copy(next, its)
+		}
+	})
+	if f.deps.Node != "" {
+		slices.SortStableFunc(out.Jobs, older)
+	}
+	out.Next = module.WriteCursor(next, f.deps.Node)
+	return out, nil
+}
+
+// listOwn lists the caller's jobs on this node.
+func (f *jobModule) listOwn(c *tool.Call, cursor string) (listOut, error) {
+	recs, next, err := f.jobs.List(c.Caller.Owner, cursor, 50)
 	if err != nil {
 		return listOut{}, tool.Refuse(tool.CodeInvalidArguments, "cursor: %v", err)
 	}
@@ -142,7 +182,8 @@ func (f *jobModule) listJobs(_ context.Context, c *tool.Call, in listIn) (listOu
 	return out, nil
 }
 
-func (f *jobModule) listAll(c *tool.Call) (listOut, error) {
+// listAll lists the unfinished jobs of all callers on this node.
+func (f *jobModule) listAll(c *tool.Call, _ string) (listOut, error) {
 	out := listOut{Jobs: []State{}}
 	if err := f.rules.Check(c, "list the jobs of all callers"); err != nil {
 		return out, err

@@ -81,6 +81,7 @@ type forwardOut struct {
 	Served      int64  `json:"served" doc:"connections since the start"`
 	Sent        int64  `json:"sent" doc:"bytes to the target"`
 	Received    int64  `json:"received" doc:"bytes from it"`
+	module.OnNode
 }
 
 func (f *forward) out() forwardOut {
@@ -271,13 +272,14 @@ func (m *countingWriter) Write(p []byte) (int, error) {
 
 type forwardsOut struct {
 	Forwards []forwardOut `json:"forwards"`
+	module.Unreached
 }
 
 type listForwardsIn struct {
 	All bool `json:"all,omitempty" doc:"those of all callers; administrators only"`
 }
 
-func (n *network) listForwards(_ context.Context, c *tool.Call, in listForwardsIn) (forwardsOut, error) {
+func (n *network) listForwards(ctx context.Context, c *tool.Call, in listForwardsIn) (forwardsOut, error) {
 	s, out := &n.forwards, forwardsOut{Forwards: []forwardOut{}}
 	if in.All {
 		if err := n.cfg.Rules.Check(c, "list the forwards of all callers"); err != nil {
@@ -285,17 +287,21 @@ func (n *network) listForwards(_ context.Context, c *tool.Call, in listForwardsI
 		}
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, f := range s.open {
 		if !in.All && f.owner != c.Caller.Owner {
 			continue
 		}
 		o := f.out()
+		o.Node = n.deps.Node
 		if in.All {
 			o.Owner = f.owner
 		}
 		out.Forwards = append(out.Forwards, o)
 	}
+	s.mu.Unlock()
+	out.Unreached.Unreached = module.Gather(ctx, n.deps, c, func(_ string, there forwardsOut) {
+		out.Forwards = append(out.Forwards, there.Forwards...)
+	})
 	slices.SortFunc(out.Forwards, func(a, b forwardOut) int {
 		return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.ID, b.ID))
 	})

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/module"
 	"gatehouse/tool"
 )
 
@@ -32,11 +33,13 @@ type processOut struct {
 	Memory    int64         `json:"memory,omitempty" doc:"bytes"`
 	Processes int           `json:"processes,omitempty"`
 	Ports     []int         `json:"ports,omitempty" doc:"TCP ports it listens on"`
+	module.OnNode
 }
 
 type listOut struct {
 	Processes []processOut `json:"processes"`
 	Total     int          `json:"total"`
+	module.Unreached
 }
 
 func (m *manager) listTool() tool.Tool {
@@ -45,7 +48,7 @@ func (m *manager) listTool() tool.Tool {
 		Description: "Lists your processes, oldest first. Ended ones are kept for a while.",
 		Help: "CPU, memory, ports and the number of processes include every process that it started. They " +
 			"are available on Linux; an ended process has its CPU time only.",
-	}, func(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
+	}, func(ctx context.Context, c *tool.Call, in listIn) (listOut, error) {
 		out := listOut{Processes: []processOut{}}
 		if in.All {
 			if err := m.cfg.Rules.Check(c, "list the processes of all callers"); err != nil {
@@ -55,12 +58,17 @@ func (m *manager) listTool() tool.Tool {
 		m.adopt() // another host may have ended since the last time
 		for _, r := range m.matching(func(r *record) bool { return in.All || r.owner == c.Caller.Owner }) {
 			if l := r.describe(in.Usage); !in.RunningOnly || l.Status == "running" {
+				l.Node = m.deps.Node
 				if in.All {
 					l.Owner = m.ownerOf(r)
 				}
 				out.Processes = append(out.Processes, l)
 			}
 		}
+		out.Unreached.Unreached = module.Gather(ctx, m.deps, c, func(_ string, there listOut) {
+			out.Processes = append(out.Processes, there.Processes...)
+		})
+		slices.SortStableFunc(out.Processes, func(a, b processOut) int { return a.StartedAt.Compare(b.StartedAt) })
 		out.Total = len(out.Processes)
 		return out, nil
 	})

@@ -90,6 +90,7 @@ type manager struct {
 	cfg       Config
 	retention time.Duration
 	log       *slog.Logger
+	deps      module.Deps
 	newID     func(kind string) string
 	tell      func(subject string, fact any)
 	ctx       context.Context // of all processes; a field because they outlive the calls that start them
@@ -113,6 +114,7 @@ type manager struct {
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
 		m := &manager{
+			deps:      d,
 			log:       d.Log,
 			newID:     d.NewID,
 			tell:      d.Publish,

@@ -123,6 +123,10 @@ func (w *subscription) meta(u state.Update) json.RawMessage {
 // Watches are the open subscriptions. The zero value is ready to use. It is safe
 // for concurrent use.
 type Watches struct {
+	// Elsewhere says that clients without a session may have read on another node of a cluster. Set it before the
+	// first use.
+	Elsewhere bool
+
 	mu        sync.Mutex // acquired before the lock of the tree
 	open      int
 	bySession map[session]map[*subscription]struct{}
@@ -186,7 +190,7 @@ func (x *Watches) lastRead(who tool.Caller, uri string) state.Mark {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	was, ok := x.lastReads[readKey{clientOf(who), uri}]
-	if was.several || !ok && x.forgot {
+	if was.several || !ok && (x.forgot || x.Elsewhere && who.Session == "") {
 		return state.Unknown
 	}
 	return was.last

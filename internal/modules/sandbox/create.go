@@ -3,10 +3,12 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/manager"
+	"gatehouse/module"
 	"gatehouse/tool"
 )
 
@@ -237,10 +239,12 @@ type listedBox struct {
 	Processes int       `json:"background_processes,omitempty"`
 	Contexts  int       `json:"contexts,omitempty"`
 	IdleAt    string    `json:"ends_unless_used_by,omitempty"`
+	module.OnNode
 }
 
 type listOut struct {
 	Sandboxes []listedBox `json:"sandboxes"`
+	module.Unreached
 }
 
 type listIn struct {
@@ -262,7 +266,7 @@ func (m *sandboxTools) listTool() tool.Tool {
 			all = append(all, plain{b.ID, b.State, b.Created})
 		}
 		return map[string]any{"sandboxes": all}
-	}, func(_ context.Context, c *tool.Call, in listIn) (listOut, []tool.Content, error) {
+	}, func(ctx context.Context, c *tool.Call, in listIn) (listOut, []tool.Content, error) {
 		m.boxes.Serve() // a request is likely
 		all, boxes := []listedBox{}, m.boxes.List(c.Caller.Owner)
 		if in.All {
@@ -279,12 +283,14 @@ func (m *sandboxTools) listTool() tool.Tool {
 			all = append(all, listedBox{
 				b.ID, "", state, b.Created.UTC(), b.Name, b.Tier.String(), b.Limits().MemoryMiB, b.Driver,
 				b.Template, f.Busy, f.Processes, f.Contexts,
-				f.IdleAt.UTC().Format(time.RFC3339),
+				f.IdleAt.UTC().Format(time.RFC3339), module.OnNode{Node: m.deps.Node},
 			})
 			if in.All {
 				all[len(all)-1].Owner = b.Owner()
 			}
 		}
-		return listOut{all}, nil, nil
+		unreached := module.Gather(ctx, m.deps, c, func(_ string, there listOut) { all = append(all, there.Sandboxes...) })
+		slices.SortStableFunc(all, func(a, b listedBox) int { return a.Created.Compare(b.Created) })
+		return listOut{all, module.Unreached{Unreached: unreached}}, nil, nil
 	})
 }

@@ -75,6 +75,7 @@ const longest = 25 * time.Hour
 
 // sandboxTools is the module.
 type sandboxTools struct {
+	deps  module.Deps
 	offer module.Offer
 	cfg   Config
 	boxes *manager.Manager
@@ -91,7 +92,7 @@ type sandboxTools struct {
 // or Served returns.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		m := &sandboxTools{waits: make(chan struct{}), log: d.Log}
+		m := &sandboxTools{deps: d, waits: make(chan struct{}), log: d.Log}
 		m.cfg = cfg
 		o, err := m.cfg.Options()
 		if err != nil {

@@ -3,9 +3,11 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"gatehouse/internal/sandbox/manager"
+	"gatehouse/module"
 	"gatehouse/tool"
 )
 
@@ -25,12 +27,13 @@ type keptSnapshot struct {
 	Template  string    `json:"template,omitempty"`
 	Created   time.Time `json:"created_at"`
 	Expires   time.Time `json:"expires_at"`
+	module.OnNode
 }
 
 func kept(s *manager.Snapshot) keptSnapshot {
 	return keptSnapshot{
 		s.ID, s.Name, s.Sandbox, s.Kept, s.Size, s.Driver, s.Tier.String(), s.Template, s.Created.UTC(),
-		s.ExpiresAt.UTC(),
+		s.ExpiresAt.UTC(), module.OnNode{},
 	}
 }
 
@@ -123,18 +126,22 @@ func (m *sandboxTools) forkTool() tool.Tool {
 
 type snapshotsOut struct {
 	Snapshots []keptSnapshot `json:"snapshots"`
+	module.Unreached
 }
 
 func (m *sandboxTools) snapshotsTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_snapshots", Title: "List snapshots", Effects: tool.Reads,
 		Description: "Lists your snapshots of sandboxes, the oldest first.",
-	}, func(_ context.Context, c *tool.Call, _ struct{}) (snapshotsOut, error) {
+	}, func(ctx context.Context, c *tool.Call, _ struct{}) (snapshotsOut, error) {
 		all := []keptSnapshot{}
 		for _, s := range m.boxes.Snapshots(c.Caller.Owner) {
 			all = append(all, kept(s))
+			all[len(all)-1].Node = m.deps.Node
 		}
-		return snapshotsOut{all}, nil
+		unreached := module.Gather(ctx, m.deps, c, func(_ string, there snapshotsOut) { all = append(all, there.Snapshots...) })
+		slices.SortStableFunc(all, func(a, b keptSnapshot) int { return a.Created.Compare(b.Created) })
+		return snapshotsOut{all, module.Unreached{Unreached: unreached}}, nil
 	})
 }
 

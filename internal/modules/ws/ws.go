@@ -40,6 +40,7 @@ type Started struct {
 }
 
 type sockets struct {
+	deps  module.Deps
 	cfg   Config
 	offer module.Offer
 }
@@ -47,7 +48,7 @@ type sockets struct {
 // New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		s := &sockets{}
+		s := &sockets{deps: d}
 		s.cfg = cfg
 		if s.cfg.Hub == nil {
 			s.cfg.Hub = hub.New(hub.Options{}) // without a listener it has no clients
@@ -167,7 +168,7 @@ type publishOut struct {
 	Clients int    `json:"clients" doc:"number of clients to which it is sent"`
 }
 
-func (s *sockets) publishMessage(_ context.Context, c *tool.Call, in publishIn) (publishOut, error) {
+func (s *sockets) publishMessage(ctx context.Context, c *tool.Call, in publishIn) (publishOut, error) {
 	kind, err := hub.KindOf(in.Channel)
 	if err != nil {
 		return publishOut{}, err
@@ -185,5 +186,9 @@ func (s *sockets) publishMessage(_ context.Context, c *tool.Call, in publishIn) 
 		)
 	}
 	n, err := s.cfg.Hub.Send(c.Caller.Owner, in.Channel, hub.Message{Type: "event", Data: in.Data})
-	return publishOut{in.Channel, n}, err
+	if err != nil {
+		return publishOut{}, err
+	}
+	module.Gather(ctx, s.deps, c, func(_ string, there publishOut) { n += there.Clients })
+	return publishOut{in.Channel, n}, nil
 }

@@ -116,9 +116,9 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// forward sends each event on the bus to the clients of its owner.
+// forward sends each event on the bus to the clients of its owner, those of other nodes included.
 func (s *Server) forward(ctx context.Context) {
-	for f := range s.opts.Bus.Follow(ctx, ">", eventQueue) {
+	for f := range s.opts.Bus.FollowAll(ctx, ">", eventQueue) {
 		owner := ownerOf(f)
 		if owner == "" {
 			continue
@@ -131,7 +131,8 @@ func (s *Server) forward(ctx context.Context) {
 				Subject string          `json:"subject"`
 				Fact    json.RawMessage `json:"fact,omitempty"`
 				Lost    int             `json:"lost,omitempty"` // events lost before this one
-			}{f.Subject, f.Data, f.Lost})
+				Node    string          `json:"node,omitempty"` // of the cluster, if it happened on another one
+			}{f.Subject, f.Data, f.Lost, f.Node})
 			if err == nil {
 				_, err = s.hub.Send(owner, channel, hub.Message{Type: "event", Data: data, Timestamp: f.At})
 			}

@@ -48,7 +48,11 @@ func TestContextsOnAllNodes(t *testing.T) {
 	away := nodes[0]
 	away.cmd.Process.Signal(syscall.SIGTERM)
 	away.cmd.Wait()
+	on := listen(t, nodes[2], "small", map[string]any{"toolsListChanged": true})
 	nodes[1].command(t, "context", "update", "small", "--tool", "dir_list,file_read")
+	eventually(t, "a client of another node is told that its list has changed", func() bool {
+		return on.heard("tools/list_changed")
+	})
 	if got := inContext(t, nodes[2], "small"); !strings.Contains(got, `"file_read"`) {
 		t.Errorf("the tools of the changed context on another node: %.300s", got)
 	}

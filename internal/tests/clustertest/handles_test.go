@@ -96,8 +96,10 @@ func TestHandlesFromAnyNode(t *testing.T) {
 	eventually(t, "a third node reads the answer", func() bool {
 		return strings.Contains(output(nodes[2]), "got hello")
 	})
-	if got := modernTool(t, nodes[1], "process_list", map[string]any{}); strings.Contains(got, id) {
-		t.Errorf("the process is on another node than thought: %.300s", got)
+	node := id[len(id)-10:]
+	if got := modernTool(t, nodes[1], "process_list", map[string]any{}); !strings.Contains(got, id) ||
+		!strings.Contains(got, `"node":"`+node+`"`) || strings.Contains(got, `"unreached"`) {
+		t.Errorf("the processes of all nodes: %.900s", got)
 	}
 
 	long := modernTool(t, home, "process_run", map[string]any{"command": "seq", "args": []string{"100000", "140000"}})
@@ -116,6 +118,10 @@ func TestHandlesFromAnyNode(t *testing.T) {
 	eventually(t, "the death of the node is told", func() bool {
 		return strings.Contains(output(nodes[1]), "gone: ")
 	})
+	if got := modernTool(t, nodes[1], "process_list", map[string]any{}); strings.Contains(got, id) ||
+		!strings.Contains(got, `"unreached":["`+node+`"]`) {
+		t.Errorf("the processes of the nodes that are left: %.900s", got)
+	}
 	begun := time.Now()
 	got := output(nodes[2])
 	for range 9 {

@@ -280,20 +280,28 @@ func Relayed(
 		if s.Package != "conformance-0.2" {
 			continue
 		}
-		p := Pair{Upstream: u.Name, Era: s.Name}
-		if p.Direct, err = s.column(ctx, t, direct, filepath.Join(dir, s.Name+" direct")); err != nil {
-			return pairs, err
-		}
-		if p.Relayed, err = s.column(ctx, t, relayed, filepath.Join(dir, s.Name+" relayed")); err != nil {
-			return pairs, err
-		}
-		surprises := slices.DeleteFunc(p.Differences(), func(name string) bool { return expected(s.Name, name) })
-		if err := s.again(ctx, t, direct, relayed, dir, &p, surprises); err != nil {
+		p, err := s.compare(ctx, t, u.Name, direct, relayed, dir, expected)
+		if err != nil {
 			return pairs, err
 		}
 		pairs = append(pairs, p)
 	}
 	return pairs, nil
+}
+
+// compare runs the suite against two URLs, and what differs once more unless it is expected.
+func (s Suite) compare(
+	ctx context.Context, t Tools, upstream, direct, other, dir string, expected func(era, scenario string) bool,
+) (p Pair, err error) {
+	p = Pair{Upstream: upstream, Era: s.Name}
+	if p.Direct, err = s.column(ctx, t, direct, filepath.Join(dir, s.Name+" direct")); err != nil {
+		return p, err
+	}
+	if p.Relayed, err = s.column(ctx, t, other, filepath.Join(dir, s.Name+" relayed")); err != nil {
+		return p, err
+	}
+	surprises := slices.DeleteFunc(p.Differences(), func(name string) bool { return expected(s.Name, name) })
+	return p, s.again(ctx, t, direct, other, dir, &p, surprises)
 }
 
 // again runs scenarios once more on both sides, by themselves: the suites give a server a second at most for a

@@ -422,7 +422,7 @@ var moduleImports = []string{
 // testOnly are the units that only tests, generators and each other import.
 // They may import everything.
 var testOnly = []string{
-	"module/moduletest", "internal/tests", "internal/sandbox/sandboxtest", "internal/state/statelogtest",
+	"module/moduletest", "internal/tests", "internal/sandbox/sandboxtest", "internal/state/statelogtest", "internal/cluster/nodetest", "internal/dispatch/bus/bustest",
 	"internal/packages/packagestest", "internal/exec/killtest",
 }
 

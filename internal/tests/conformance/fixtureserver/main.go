@@ -1,7 +1,9 @@
 // Command fixtureserver serves the conformance fixture on any number of listeners.
 //
 //	fixtureserver --http HOST:PORT --tcp HOST:PORT --unix PATH --stdio
+//	fixtureserver --http HOST:PORT --data FOLDER --cluster-listen HOST:PORT --engine PROGRAM [--join HOST:PORT]
 //
+// The second form serves the fixture as a node of a cluster.
 // Port 0 means a free one. When all listeners but stdio are open, it prints one line on stderr with the addresses
 // as JSON. It exits on a signal, or at the end of stdin if that is its only listener.
 package main
@@ -30,6 +32,8 @@ type flags struct {
 	http, tcp, unix string
 	stdio           bool
 	token           string
+
+	data, listen, join, engine string // of a node
 }
 
 func main() {
@@ -39,6 +43,10 @@ func main() {
 	flag.StringVar(&f.unix, "unix", "", "serve lines at the socket `PATH`")
 	flag.BoolVar(&f.stdio, "stdio", false, "serve lines on standard input and output")
 	flag.StringVar(&f.token, "auth-token", "", "serve only those who bring this `TOKEN`")
+	flag.StringVar(&f.data, "data", "", "the `FOLDER` of a node's data")
+	flag.StringVar(&f.listen, "cluster-listen", "", "be the node of a cluster at `HOST:PORT`")
+	flag.StringVar(&f.engine, "engine", "", "the `PROGRAM` of a node's engine")
+	flag.StringVar(&f.join, "join", "", "the `HOST:PORT` of another node")
 	flag.Parse()
 	f.stdio = f.stdio || flag.Arg(0) == "stdio" // as servers are often started
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -52,6 +60,9 @@ func main() {
 func run(ctx context.Context, f flags) (err error) {
 	if f == (flags{}) {
 		return errors.New("no listener: give --http, --tcp, --unix or --stdio")
+	}
+	if f.listen != "" {
+		return serveNode(ctx, f)
 	}
 	options := []gatehouse.Option{
 		gatehouse.WithModules(),

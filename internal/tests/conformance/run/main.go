@@ -6,6 +6,8 @@
 //	run           installs, then runs everything
 //	run relay     installs, runs the suites against the servers of the SDKs,
 //	              directly and through gatehouse run, and writes docs/relay.md
+//	run cluster   installs, and runs the suites against one host and through a
+//	              proxy to three nodes of a cluster
 package main
 
 import (
@@ -48,8 +50,11 @@ func run(ctx context.Context, args []string) error {
 	if len(args) == 1 && args[0] == "relay" {
 		return conformance.WriteRelayTable(ctx, tools, os.Stdout)
 	}
+	if len(args) == 1 && args[0] == "cluster" {
+		return conformance.CompareCluster(ctx, tools, os.Stdout)
+	}
 	if len(args) > 0 {
-		return fmt.Errorf("unknown argument %q: say install, relay, or nothing to run the suites", args[0])
+		return fmt.Errorf("unknown argument %q: say install, relay, cluster, or nothing to run the suites", args[0])
 	}
 	return conformance.RunAll(ctx, tools, os.Stdout)
 }

@@ -1,0 +1,318 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"gatehouse/internal/cluster"
+	"gatehouse/internal/dispatch/jobs"
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// taskTopic is the topic of requests about the tasks of a node.
+const taskTopic = "task"
+
+const (
+	taskTime = 5 * time.Second  // another node has to answer
+	taskWait = 20 * time.Second // a request waits for a change of a task
+)
+
+// clusterTasks implements protocol.Tasks: the tasks of all nodes. The id of a task names the node that made it.
+type clusterTasks struct {
+	*jobs.Manager
+	nodes *clusterNodes
+
+	life    context.Context // a field, because watches of tasks end with the host and not with a request
+	end     context.CancelFunc
+	running sync.WaitGroup
+}
+
+func newClusterTasks(c *clusterNodes, own *jobs.Manager) *clusterTasks {
+	t := &clusterTasks{Manager: own, nodes: c}
+	t.life, t.end = context.WithCancel(context.Background())
+	return t
+}
+
+// taskQuestion is a request about the tasks of a node.
+type taskQuestion struct {
+	Op      string                     `json:"op"` // get, list, wait, cancel or answer
+	Owner   string                     `json:"owner"`
+	ID      string                     `json:"id,omitempty"`
+	Cursor  string                     `json:"cursor,omitempty"`
+	Limit   int                        `json:"limit,omitempty"`
+	Answers map[string]json.RawMessage `json:"answers,omitempty"`
+	Seen    *taskMark                  `json:"seen,omitempty"` // with wait
+}
+
+// taskAnswer is the answer. Of the errors, those that have a meaning to the caller are told apart.
+type taskAnswer struct {
+	Record   jobs.Record   `json:"record"`
+	List     []jobs.Record `json:"list,omitempty"`
+	Next     string        `json:"next,omitempty"`
+	Absent   bool          `json:"absent,omitempty"`
+	Terminal bool          `json:"terminal,omitempty"`
+	Error    string        `json:"error,omitempty"`
+}
+
+// taskMark is what of a task changes visibly.
+type taskMark struct {
+	Status  jobs.Status `json:"status"`
+	Updated int64       `json:"updated"` // milliseconds
+	Round   int64       `json:"round"`
+	Note    string      `json:"note,omitempty"`
+	Done    float64     `json:"done,omitempty"`
+}
+
+func markOf(r *jobs.Record) taskMark {
+	return taskMark{r.Status, r.Updated.UnixMilli(), r.Round, r.Note, r.Done}
+}
+
+// serveTasks answers other nodes about the tasks of this one.
+func (a *App) serveTasks() error {
+	t := a.nodes.tasks
+	a.closing("tasks of other nodes", func(context.Context) error {
+		t.end()
+		t.running.Wait()
+		return nil
+	})
+	_, err := a.nodes.Handle(taskTopic, func(ctx context.Context, _ string, raw []byte) ([]byte, error) {
+		var q taskQuestion
+		if err := json.Unmarshal(raw, &q); err != nil {
+			return nil, err
+		}
+		return json.Marshal(t.answerHere(ctx, &q))
+	})
+	return err
+}
+
+// answerHere answers a question about the tasks of this node.
+func (t *clusterTasks) answerHere(ctx context.Context, q *taskQuestion) (a taskAnswer) {
+	var err error
+	switch q.Op {
+	case "get":
+		a.Record, err = t.Manager.Get(q.Owner, q.ID)
+	case "list":
+		a.List, a.Next, err = t.Manager.List(q.Owner, q.Cursor, q.Limit)
+		for i := range a.List {
+			a.List[i] = t.withVerdict(a.List[i])
+		}
+	case "wait":
+		ctx, cancel := context.WithTimeout(ctx, taskWait)
+		defer cancel()
+		a.Record, err = t.Manager.Wait(ctx, q.Owner, q.ID, func(r jobs.Record) bool {
+			return q.Seen == nil || markOf(&r) != *q.Seen
+		})
+		if errors.Is(err, context.DeadlineExceeded) {
+			a.Record, err = t.Manager.Get(q.Owner, q.ID)
+		}
+	case "cancel":
+		a.Record, err = t.Manager.Cancel(q.Owner, q.ID)
+	case "answer":
+		a.Record, err = t.Manager.Answer(q.Owner, q.ID, q.Answers)
+	default:
+		err = fmt.Errorf("unknown operation %q", q.Op)
+	}
+	a.Absent, a.Terminal = errors.Is(err, jobs.ErrNotFound), errors.Is(err, jobs.ErrTerminal)
+	if err != nil {
+		a.Error = err.Error()
+	}
+	a.Record.Request, a.Record.Recorded, a.Record.State = nil, nil, nil // they stay where the task runs
+	return a
+}
+
+// withVerdict returns a record of a list with what its result says of its success, because lists have no results.
+func (t *clusterTasks) withVerdict(r jobs.Record) jobs.Record {
+	if r.Status != jobs.Completed {
+		return r
+	}
+	r.Result = json.RawMessage(`{}`)
+	if full, err := t.Manager.Get(r.Owner, r.ID); err == nil {
+		if v, ok := rawjson.Get(full.Result, "isError"); ok && string(v) == "true" {
+			r.Result = json.RawMessage(`{"isError":true}`)
+		}
+	}
+	return r
+}
+
+// ask sends a question to a node.
+func (t *clusterTasks) ask(ctx context.Context, node string, q *taskQuestion) (a taskAnswer, err error) {
+	raw, err := json.Marshal(q)
+	if err == nil {
+		raw, err = t.nodes.Request(ctx, node, taskTopic, raw)
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &a)
+	}
+	switch {
+	case errors.Is(err, cluster.ErrNotRun):
+		return a, fmt.Errorf("the task is on node %s, which is not heard; if the node has died, the task is lost", node)
+	case err != nil:
+		return a, err
+	case a.Absent:
+		return a, jobs.ErrNotFound
+	case a.Terminal:
+		return a, jobs.ErrTerminal
+	case a.Error != "":
+		return a, errors.New(a.Error)
+	}
+	return a, nil
+}
+
+// askFor is ask with the time limit of a request.
+func (t *clusterTasks) askFor(node string, q *taskQuestion) (taskAnswer, error) {
+	ctx, cancel := context.WithTimeout(t.life, taskTime)
+	defer cancel()
+	return t.ask(ctx, node, q)
+}
+
+// nodeOf returns the other node whose task an id names; "" if there is none.
+func (t *clusterTasks) nodeOf(id string) string {
+	_, node, _ := strings.Cut(id, "_")
+	if node == t.nodes.ID() || !cluster.ValidID(node) {
+		return ""
+	}
+	if known, _ := t.nodes.Known(node); !known {
+		return ""
+	}
+	return node
+}
+
+// anywhere runs an operation here or, if the task is on another node, there. A task of a dead node has failed here.
+func (t *clusterTasks) anywhere(q *taskQuestion, here func() (jobs.Record, error)) (jobs.Record, error) {
+	rec, err := here()
+	node := t.nodeOf(q.ID)
+	if node == "" || !errors.Is(err, jobs.ErrNotFound) {
+		return rec, err
+	}
+	if !t.nodes.Alive(node) && t.nodes.jobs.lost(t.life, q.ID) {
+		return here()
+	}
+	a, err := t.askFor(node, q)
+	return a.Record, err
+}
+
+// Get implements protocol.Tasks.
+func (t *clusterTasks) Get(owner, id string) (jobs.Record, error) {
+	return t.anywhere(&taskQuestion{Op: "get", Owner: owner, ID: id}, func() (jobs.Record, error) {
+		return t.Manager.Get(owner, id)
+	})
+}
+
+// Cancel implements protocol.Tasks.
+func (t *clusterTasks) Cancel(owner, id string) (jobs.Record, error) {
+	return t.anywhere(&taskQuestion{Op: "cancel", Owner: owner, ID: id}, func() (jobs.Record, error) {
+		return t.Manager.Cancel(owner, id)
+	})
+}
+
+// Answer implements protocol.Tasks.
+func (t *clusterTasks) Answer(owner, id string, answers map[string]json.RawMessage) (jobs.Record, error) {
+	return t.anywhere(&taskQuestion{Op: "answer", Owner: owner, ID: id, Answers: answers}, func() (jobs.Record, error) {
+		return t.Manager.Answer(owner, id, answers)
+	})
+}
+
+// List implements protocol.Tasks. A page has up to limit tasks of each node that answers, the newest first.
+func (t *clusterTasks) List(owner, cursor string, limit int) (list []jobs.Record, next string, err error) {
+	self := t.nodes.ID()
+	cursors, err := module.ReadCursor(cursor, self)
+	if err != nil {
+		return nil, "", err
+	}
+	rest := map[string]string{}
+	if from, more := cursors[self]; more || len(cursors) == 0 {
+		var own string
+		if list, own, err = t.Manager.List(owner, from, limit); err != nil {
+			return nil, "", err
+		}
+		if own != "" {
+			rest[self] = own
+		}
+	}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for _, node := range t.nodes.otherMembers() {
+		from, more := cursors[node]
+		if !t.nodes.Alive(node) || len(cursors) > 0 && !more {
+			continue
+		}
+		asking.Go(func() {
+			a, err := t.askFor(node, &taskQuestion{Op: "list", Owner: owner, Cursor: from, Limit: limit})
+			if err != nil {
+				t.nodes.log.Warn("the tasks of a node are not listed", "node", node, "err", err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if list = append(list, a.List...); a.Next != "" {
+				rest[node] = a.Next
+			}
+		})
+	}
+	asking.Wait()
+	slices.SortStableFunc(list, func(a, b jobs.Record) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.ID, a.ID))
+	})
+	return list, module.WriteCursor(rest, self), nil
+}
+
+// Watch implements protocol.Tasks. While a task of another node is watched, a request waits there for its next change.
+func (t *clusterTasks) Watch(owner, id string, f func(jobs.Record)) (stop func(), err error) {
+	stop, err = t.Manager.Watch(owner, id, f)
+	node := t.nodeOf(id)
+	if node == "" || !errors.Is(err, jobs.ErrNotFound) {
+		return stop, err
+	}
+	first, err := t.Get(owner, id)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(t.life)
+	t.running.Go(func() {
+		defer cancel()
+		t.follow(ctx, node, owner, &first, f)
+	})
+	return cancel, nil
+}
+
+// follow calls f with the changes of a task of another node until it has ended. If the node dies, the task has failed.
+func (t *clusterTasks) follow(ctx context.Context, node, owner string, last *jobs.Record, f func(jobs.Record)) {
+	for !last.Status.Terminal() {
+		seen := markOf(last)
+		once, cancel := context.WithTimeout(ctx, taskWait+taskTime)
+		a, err := t.ask(once, node, &taskQuestion{Op: "wait", Owner: owner, ID: last.ID, Seen: &seen})
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !errors.Is(err, jobs.ErrTerminal) && t.nodes.Alive(node) && !errors.Is(err, jobs.ErrNotFound):
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+				return
+			}
+			continue
+		case err != nil && !errors.Is(err, jobs.ErrTerminal):
+			told, known := t.Get(owner, last.ID)
+			if known != nil {
+				told = *last
+				told.Status, told.Error = jobs.Failed, &tool.WireError{Code: -32603, Message: err.Error()}
+			}
+			*last = told
+		case markOf(&a.Record) == seen:
+			continue
+		default:
+			*last = a.Record
+		}
+		f(*last)
+	}
+}

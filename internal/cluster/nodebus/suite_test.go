@@ -1,0 +1,117 @@
+package nodebus
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gatehouse/internal/cluster"
+	"gatehouse/internal/cluster/nodetest"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/bus/bustest"
+)
+
+// wire carries messages between the ends of a test as their bytes alone.
+type wire struct {
+	mu    sync.Mutex
+	reads []func(from, topic string, data []byte)
+}
+
+// wireEnd is one node at a wire.
+type wireEnd struct {
+	*wire
+	id string
+}
+
+func (e wireEnd) ID() string { return e.id }
+
+func (e wireEnd) Publish(topic string, data []byte) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, f := range e.reads {
+		f(e.id, topic, append([]byte(nil), data...))
+	}
+	return nil
+}
+
+func (e wireEnd) Follow(_ string, f func(from, topic string, data []byte)) (func(), func() int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.reads = append(e.reads, f)
+	return func() {}, func() int { return 0 }, nil
+}
+
+// carry carries the events of a bus until the test ends.
+func carry(t *testing.T, local bus.Bus, c Carrier) {
+	t.Helper()
+	run, err := CarryEvents(local, c, []string{"thing.>"}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { run(ctx) })
+	t.Cleanup(func() { stop(); running.Wait() })
+}
+
+// TestSuiteAsJSON runs the suite of the bus with two ends that share bytes alone.
+func TestSuiteAsJSON(t *testing.T) {
+	bustest.Run(t, func(t *testing.T) bustest.Pair {
+		near, far, w := bus.New(), bus.New(), &wire{}
+		carry(t, near, wireEnd{w, here})
+		carry(t, far, wireEnd{w, there})
+		server := httptest.NewServer(Handler(far))
+		t.Cleanup(server.Close)
+		return bustest.Pair{Near: &Bus{
+			Bus: near, Self: here, Transport: toServer{server.Listener.Addr().String()},
+			Node: func(id string) (known, alive bool) { return true, true },
+		}, Far: far, Node: there, Name: here}
+	})
+}
+
+// TestSuiteOverNATS runs the suite of the bus between two nodes of a cluster.
+func TestSuiteOverNATS(t *testing.T) {
+	nodes := nodetest.Start(t)
+	a, b := nodes[0], nodes[1]
+	for end := time.Now().Add(time.Minute); !a.Alive(b.ID()) || !b.Alive(a.ID()); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("two nodes do not hear each other")
+		}
+	}
+	bustest.Run(t, func(t *testing.T) bustest.Pair {
+		near, far := bus.New(), bus.New()
+		carry(t, near, a)
+		carry(t, far, b)
+		ln, err := b.Listen(Service)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := &http.Server{Handler: Handler(far)}
+		var serving sync.WaitGroup
+		serving.Go(func() {
+			if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+				t.Error(err)
+			}
+		})
+		transport := &http.Transport{DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			id, _, _ := strings.Cut(addr, ".")
+			return a.Dial(ctx, id, Service)
+		}}
+		t.Cleanup(func() {
+			transport.CloseIdleConnections()
+			server.Close()
+			serving.Wait()
+		})
+		return bustest.Pair{Near: &Bus{
+			Bus: near, Self: a.ID(), Transport: transport,
+			Node: func(id string) (known, alive bool) { return cluster.ValidID(id), a.Alive(id) },
+		}, Far: far, Node: b.ID(), Name: a.ID()}
+	})
+}
