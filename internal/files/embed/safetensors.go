@@ -96,13 +96,13 @@ func (t *tensors) read(name string, size int) []float32 {
 		return nil
 	}
 	one, ok := t.header[name]
-	width := map[string]int64{"F32": 4, "F16": 2, "BF16": 2}[one.Type]
+	width := map[string]int64{"F32": 4, "F16": 2, "BF16": 2, "I8": 1, "I64": 8}[one.Type]
 	bytes := one.Offsets[1] - one.Offsets[0]
 	switch {
 	case !ok:
 		t.err = fmt.Errorf("model.safetensors: there is no %s", name)
 	case width == 0:
-		t.err = fmt.Errorf("model.safetensors: %s has the type %s; expected F32, F16 or BF16", name, one.Type)
+		t.err = fmt.Errorf("model.safetensors: %s has the type %s; expected F32, F16, BF16, I8 or I64", name, one.Type)
 	case one.Offsets[0] < 0 || bytes < 0 || one.Offsets[1] > t.size-t.start || bytes%width != 0 ||
 		bytes/width > maxTensor,
 		size > 0 && bytes/width != int64(size):
@@ -113,7 +113,7 @@ func (t *tensors) read(name string, size int) []float32 {
 	}
 	out := make([]float32, bytes/width)
 	r := bufio.NewReaderSize(io.NewSectionReader(t.f, t.start+one.Offsets[0], bytes), 1<<20)
-	var b [4]byte
+	var b [8]byte
 	for i := range out {
 		if _, t.err = io.ReadFull(r, b[:width]); t.err != nil {
 			return nil
@@ -121,6 +121,10 @@ func (t *tensors) read(name string, size int) []float32 {
 		switch one.Type {
 		case "F32":
 			out[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[:]))
+		case "I8":
+			out[i] = float32(int8(b[0]))
+		case "I64": // numbers of rows, which a float32 has exactly
+			out[i] = float32(int64(binary.LittleEndian.Uint64(b[:])))
 		case "BF16":
 			out[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(b[:])) << 16)
 		default:

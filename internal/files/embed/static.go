@@ -3,6 +3,7 @@ package embed
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,7 +17,7 @@ import (
 // them. The vector of a text is the mean of its tokens' vectors, so that a text costs microseconds. The table is read
 // at the first use.
 type Static struct {
-	pieces *wordPieces
+	pieces splitter
 	name   string
 	rows   int
 	dims   int
@@ -25,6 +26,7 @@ type Static struct {
 	load    func() error
 	table   []float32 // rows of dims
 	weights []float32 // of each token in the mean; nil weighs all alike
+	mapping []float32 // the row of each token; nil means that of its number
 }
 
 // maxStaticTokens is how many tokens of a text count.
@@ -60,20 +62,22 @@ func newStatic(folder string, f *tensors, table string) (*Static, error) {
 	if len(shape) != 2 || shape[0] < 1 || shape[0] > 1<<21 || shape[1] < 2 || shape[1] > maxDims {
 		return nil, fmt.Errorf("model.safetensors: %s has the shape %v; expected tokens and dimensions", table, shape)
 	}
-	if f.has("mapping") {
-		return nil, errors.New("model.safetensors: tokens that share vectors (mapping) are not read")
-	}
 	s := &Static{rows: shape[0], dims: shape[1], file: f}
 	text, err := os.ReadFile(filepath.Join(folder, "tokenizer.json"))
 	if err != nil {
 		return nil, err
 	}
-	if s.pieces, err = readTokenizer(filepath.Join(folder, "tokenizer.json")); err != nil {
+	var ids map[string]int32
+	if s.pieces, ids, err = readTokenizer(filepath.Join(folder, "tokenizer.json")); err != nil {
 		return nil, err
 	}
-	for piece, id := range s.pieces.ids {
-		if id < 0 || int(id) >= s.rows {
-			return nil, fmt.Errorf("tokenizer.json: %q has the number %d; the table has %d rows", piece, id, s.rows)
+	tokens := s.rows
+	if shape := f.header["mapping"].Shape; len(shape) == 1 {
+		tokens = shape[0] // tokens share rows
+	}
+	for piece, id := range ids {
+		if id < 0 || int(id) >= tokens {
+			return nil, fmt.Errorf("tokenizer.json: %q has the number %d; the table has %d rows", piece, id, tokens)
 		}
 	}
 	sum := sha256.New()
@@ -83,49 +87,86 @@ func newStatic(folder string, f *tensors, table string) (*Static, error) {
 	s.load = sync.OnceValue(func() error {
 		s.table = f.read(table, s.rows*s.dims)
 		if f.has("weights") {
-			s.weights = f.read("weights", s.rows)
+			s.weights = f.read("weights", tokens)
+		}
+		if f.has("mapping") {
+			s.mapping = f.read("mapping", tokens)
 		}
 		s.file = nil
+		for _, row := range s.mapping {
+			if row < 0 || int(row) >= s.rows {
+				f.close()
+				return fmt.Errorf("model.safetensors: mapping names row %v; the table has %d", row, s.rows)
+			}
+		}
 		return f.close()
 	})
 	return s, nil
 }
 
-// readTokenizer reads the word pieces of a tokenizer.json.
-func readTokenizer(path string) (*wordPieces, error) {
-	var t struct {
-		Normalizer struct {
-			Type      string
-			Lowercase *bool
-		}
-		Model struct {
-			Type   string
-			Prefix *string `json:"continuing_subword_prefix"`
-			Vocab  map[string]int32
-		}
+// tokenizer is what is read of a tokenizer.json.
+type tokenizer struct {
+	Normalizer normalizer
+	Model      struct {
+		Type         string
+		Prefix       *string `json:"continuing_subword_prefix"`
+		ByteFallback bool    `json:"byte_fallback"`
+		Vocab        json.RawMessage
+		Merges       json.RawMessage
 	}
+}
+
+type normalizer struct {
+	Type        string
+	Lowercase   *bool
+	Normalizers []normalizer // of a Sequence
+}
+
+// lowers reports whether capitals become small.
+func (n normalizer) lowers() bool {
+	return n.Type == "Lowercase" || slices.ContainsFunc(n.Normalizers, normalizer.lowers) ||
+		strings.HasPrefix(n.Type, "Bert") && (n.Lowercase == nil || *n.Lowercase)
+}
+
+// readTokenizer reads a tokenizer.json with the numbers of its pieces: word pieces, a unigram model, or the byte pairs
+// of Llama.
+func readTokenizer(path string) (splitter, map[string]int32, error) {
+	var t tokenizer
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if info.Size() > maxVocabulary {
-		return nil, errors.New("tokenizer.json is too large")
+		return nil, nil, errors.New("tokenizer.json is too large")
 	}
 	if err := readJSON(path, &t); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	m := t.Model
+	m, lower := t.Model, t.Normalizer.lowers()
 	switch {
+	case m.Type == "Unigram":
+		u, err := newUnigram(m.Vocab, lower)
+		if err != nil {
+			return nil, nil, err
+		}
+		return u, u.ids, nil
+	case m.Type == "BPE" && m.ByteFallback:
+		b, err := newBytePairs(m.Vocab, m.Merges)
+		if err != nil {
+			return nil, nil, err
+		}
+		return b, b.ids, nil
 	case m.Type != "WordPiece":
-		return nil, fmt.Errorf("tokenizer.json: its model is %q; expected WordPiece", m.Type)
+		return nil, nil, fmt.Errorf("tokenizer.json: its model is %q; expected WordPiece, Unigram, or BPE with byte_fallback",
+			m.Type)
 	case m.Prefix != nil && *m.Prefix != "##":
-		return nil, fmt.Errorf("tokenizer.json: its continuing_subword_prefix is %q; expected ##", *m.Prefix)
-	case len(m.Vocab) == 0:
-		return nil, errors.New("tokenizer.json has no vocabulary")
+		return nil, nil, fmt.Errorf("tokenizer.json: its continuing_subword_prefix is %q; expected ##", *m.Prefix)
 	}
-	w := &wordPieces{ids: m.Vocab, absent: -1}
-	w.lower = strings.HasPrefix(t.Normalizer.Type, "Bert") && (t.Normalizer.Lowercase == nil || *t.Normalizer.Lowercase)
-	return w, nil
+	w := &wordPieces{absent: -1, lower: lower}
+	if json.Unmarshal(m.Vocab, &w.ids) != nil || len(w.ids) == 0 {
+		return nil, nil, errors.New("tokenizer.json has no vocabulary")
+	}
+	return w, w.ids, nil
 }
 
 // Space implements Embedder.
@@ -152,21 +193,19 @@ func (s *Static) Embed(ctx context.Context, texts []string, _ bool) ([][]float32
 // mean returns the sum of the vectors of a text's tokens, which has the direction of their mean. A text without a known
 // token gets the same direction as all such texts, so that it can be stored.
 func (s *Static) mean(text string) []float32 {
-	var tokens []int32
-	s.pieces.words(text, func(word string) bool {
-		tokens = s.pieces.pieces(tokens, word)
-		return len(tokens) < maxStaticTokens
-	})
 	v := make([]float32, s.dims)
-	for _, id := range tokens {
+	for _, id := range s.pieces.split(text, maxStaticTokens) {
 		if id < 0 {
 			continue // not in the vocabulary
 		}
-		weight := float32(1)
+		weight, row := float32(1), int(id)
 		if s.weights != nil {
 			weight = s.weights[id]
 		}
-		for d, x := range s.table[int(id)*s.dims : (int(id)+1)*s.dims] {
+		if s.mapping != nil {
+			row = int(s.mapping[id])
+		}
+		for d, x := range s.table[row*s.dims : (row+1)*s.dims] {
 			v[d] += weight * x
 		}
 	}

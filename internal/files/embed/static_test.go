@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -79,6 +80,55 @@ func TestATableOfVectors(t *testing.T) {
 	}
 }
 
+// Tokens that share vectors, in a table of fewer rows than tokens.
+func TestTokensShareVectors(t *testing.T) {
+	dir := writeTable(t, "embeddings", tableTokenizer, map[string][]float32{
+		"mapping": {0, 1, 4, 2, 2}, "weights": {1, 1, 1, 1, 3},
+	})
+	e, err := OpenFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := e.Embed(t.Context(), []string{"cat mat"}, false)
+	if err != nil || math.Abs(float64(got[0][0])-3/math.Sqrt(13)) > 1e-6 || got[0][1] != 0 {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestUnigramPieces(t *testing.T) {
+	u, err := newUnigram([]byte(`[["<unk>",0],["▁un",-4],["▁",-3],["un",-4],["happy",-5],["▁unhap",-8],["py",-6],["h",-9],
+		["a",-9],["p",-9],["y",-9],["u",-9],["n",-9]]`), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string][]int32{
+		"Unhappy":  {1, 4}, // -9: better than ▁unhap and py, -14
+		"py\t un":  {2, 6, 1},
+		"u\u00a0?": {2, 11, 2, -1},
+		"":         nil,
+	} {
+		if got := u.split(text, 100); !slices.Equal(got, want) {
+			t.Errorf("%q: got %v, want %v", text, got, want)
+		}
+	}
+}
+
+func TestBytePairs(t *testing.T) {
+	for _, merges := range []string{`["▁ a","a b","▁a b"]`, `[["▁","a"],["a","b"],["▁a","b"]]`} {
+		b, err := newBytePairs([]byte(`{"▁":0,"a":1,"b":2,"▁a":3,"ab":4,"▁ab":5,"<0xC3>":6,"<0xA9>":7}`), []byte(merges))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for text, want := range map[string][]int32{
+			"ab": {5}, "ab  ab": {5, 0, 5}, "bab": {0, 2, 4}, "é": {0, 6, 7}, "?": {0, -1}, "": {0},
+		} {
+			if got := b.split(text, 100); !slices.Equal(got, want) {
+				t.Errorf("%q: got %v, want %v", text, got, want)
+			}
+		}
+	}
+}
+
 func TestTablesThatCannotBeReadAreRefused(t *testing.T) {
 	open := func(tokenizer string, more map[string][]float32) error {
 		e, err := OpenFolder(writeTable(t, "embeddings", tokenizer, more))
@@ -88,10 +138,14 @@ func TestTablesThatCannotBeReadAreRefused(t *testing.T) {
 		return err
 	}
 	for want, err := range map[string]error{
-		"expected WordPiece": open(`{"model":{"type":"Unigram"}}`, nil),
+		"expected WordPiece": open(`{"model":{"type":"WordLevel"}}`, nil),
+		"pieces and scores":  open(`{"model":{"type":"Unigram","vocab":{"a":1}}}`, nil),
+		"list of pairs":      open(`{"model":{"type":"BPE","byte_fallback":true,"vocab":{"a":1},"merges":7}}`, nil),
+		"the end of a word":  open(`{"model":{"type":"BPE","byte_fallback":true,"vocab":{"a▁":1},"merges":[]}}`, nil),
+		"names row 7":        open(tableTokenizer, map[string][]float32{"mapping": {0, 1, 2, 3, 7}}),
 		"no vocabulary":      open(`{"model":{"type":"WordPiece"}}`, nil),
 		"has 5 rows":         open(`{"model":{"type":"WordPiece","vocab":{"a":5}}}`, nil),
-		"mapping":            open(tableTokenizer, map[string][]float32{"mapping": {1}}),
+		"has 1 rows":         open(tableTokenizer, map[string][]float32{"mapping": {1}}),
 		"weights":            open(tableTokenizer, map[string][]float32{"weights": {1}}),
 		"direction":          open(tableTokenizer, map[string][]float32{"weights": {1, 1, float32(math.NaN()), 1, 1}}),
 	} {

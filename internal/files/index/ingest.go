@@ -147,6 +147,9 @@ type writer struct {
 	// vector without a chunk is not found, but a chunk without a vector would stay so.
 	put  map[int64][]float32
 	gone []int64
+	// packed are the new vectors of a collection that is in memory.
+	noted  bool
+	packed map[int64][]byte
 }
 
 // wordsRow is the words of a chunk.
@@ -444,6 +447,9 @@ func (w *writer) insert(ctx context.Context, f *read) error {
 			if _, err := w.prepared(ctx, insertVector, id, w.c.ID, f.vecs[i]); err != nil {
 				return err
 			}
+			if w.noted {
+				w.packed[id] = f.vecs[i]
+			}
 		}
 	}
 	w.r.Chunks += len(f.chunks)
@@ -598,10 +604,10 @@ func embedded(heading, text string) string {
 
 // removeFile removes a file with its chunks.
 func (w *writer) removeFile(ctx context.Context, f *stored) error {
-	if w.s.vectors != nil {
-		if err := w.beginTransaction(ctx); err != nil {
-			return err
-		}
+	if err := w.beginTransaction(ctx); err != nil {
+		return err
+	}
+	if w.s.vectors != nil || w.noted {
 		ids, err := w.chunkIDs(ctx, f.id)
 		if err != nil {
 			return err
@@ -636,6 +642,7 @@ func (w *writer) beginTransaction(ctx context.Context) error {
 	}
 	w.began, w.pending, w.prep = time.Now(), 0, map[string]*sql.Stmt{}
 	w.put, w.gone = map[int64][]float32{}, nil
+	w.noted, w.packed = w.s.vectors == nil && w.s.isLoaded(w.c.ID), map[int64][]byte{}
 	w.tx, err = db.BeginTx(ctx, nil)
 	return err
 }
@@ -651,8 +658,11 @@ func (w *writer) commit(ctx context.Context) error {
 	if w.tx == nil {
 		return nil
 	}
-	if _, err := w.tx.ExecContext(ctx, "UPDATE collection SET changed = ?, revision = revision + 1 WHERE id = ?",
-		time.Now().UnixMilli(), w.c.ID); err != nil {
+	var revision int64
+	err := w.tx.QueryRowContext(ctx,
+		"UPDATE collection SET changed = ?, revision = revision + 1 WHERE id = ? RETURNING revision",
+		time.Now().UnixMilli(), w.c.ID).Scan(&revision)
+	if err != nil {
 		return err
 	}
 	if err := w.insertWords(ctx); err != nil {
@@ -665,6 +675,12 @@ func (w *writer) commit(ctx context.Context) error {
 	w.tx = nil
 	if err := tx.Commit(); err != nil {
 		return err
+	}
+	if w.noted {
+		w.s.noteChange(w.c.ID, change{revision, w.gone, w.packed})
+	}
+	if w.s.vectors == nil {
+		return nil
 	}
 	// SQLite gives numbers of removed chunks to new ones.
 	gone := slices.DeleteFunc(w.gone, func(id int64) bool { return w.put[id] != nil })

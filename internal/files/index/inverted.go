@@ -32,17 +32,25 @@ func newInverted(ctx context.Context, v *vectors, centroids *vectors) *inverted 
 	if centroids == nil {
 		centroids = v.cluster(ctx, 2*int(math.Sqrt(float64(len(v.ids)))))
 	}
-	lists := len(centroids.ids)
 	list := make([]int32, len(v.ids))
-	x := &inverted{centroids: centroids, start: make([]int32, lists+1), members: make([]int32, len(v.ids))}
 	for i := range list {
 		if i%assignedAtOnce == 0 && ctx.Err() != nil {
 			return nil
 		}
 		list[i] = int32(centroids.nearestCentroid(v, i))
-		x.start[list[i]+1]++
 	}
-	for l := range lists {
+	return newLists(centroids, list)
+}
+
+// newLists returns the inverted file of vectors of which list says the list of each.
+func newLists(centroids *vectors, list []int32) *inverted {
+	x := &inverted{
+		centroids: centroids, start: make([]int32, len(centroids.ids)+1), members: make([]int32, len(list)),
+	}
+	for _, l := range list {
+		x.start[l+1]++
+	}
+	for l := range centroids.ids {
 		x.start[l+1] += x.start[l]
 	}
 	next := slices.Clone(x.start)
@@ -151,7 +159,7 @@ func (x *inverted) probe(q []int8, scale float32) []int32 {
 // compare the signs of all. Lists keep the centroids of those before them, unless the model is another one or the
 // collection has doubled since.
 func (s *Store) invert(v, before *vectors) {
-	if len(v.ids) <= invertedFrom {
+	if len(v.ids) <= invertedFrom || v.lists.Load() != nil {
 		return
 	}
 	var centroids *vectors

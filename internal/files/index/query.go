@@ -50,7 +50,7 @@ type Hit struct {
 	Page    int
 	Heading string
 	Text    string
-	Score   float64  // 0 to 1; the best hit of a query that matches in both rankings has 1
+	Score   float64  // 0 to 1; of both rankings, and of similar passages
 	Words   float64  // BM25
 	Vectors float64  // cosine
 	Rerank  *float64 // score of the Reranker; nil means that it was not asked
@@ -189,7 +189,77 @@ func (s *Store) rank(
 			return nil, err
 		}
 	}
-	return fuse(all, weight), nil
+	ranked := fuse(all, weight)
+	if t != nil && weight > 0 && weight < 1 {
+		v.askNeighbours(ranked, t.Neighbours)
+	}
+	return ranked, nil
+}
+
+const (
+	voters   = 100 // candidates that are compared with each other
+	nearVote = 10  // of them, whose scores count for a candidate
+)
+
+// askNeighbours moves the scores of the best candidates towards those of the candidates that are most similar to them,
+// because texts that answer the same question resemble each other. weight is that of the neighbours.
+func (v *vectors) askNeighbours(ranked []candidate, weight float64) {
+	best := ranked[:min(voters, len(ranked))]
+	if weight == 0 || v.elsewhere || len(best) < 3 {
+		return
+	}
+	at := make([]int, len(best))
+	for i, c := range best {
+		var ok bool
+		if at[i], ok = slices.BinarySearch(v.ids, c.id); !ok {
+			at[i] = -1 // it was stored after the vectors were read
+		}
+	}
+	cosines := make([]float64, len(best)*len(best))
+	for i, a := range at {
+		for j, b := range at[:i] {
+			if a < 0 || b < 0 {
+				continue
+			}
+			cosine := max(0, float64(v.at(v.data[a*v.dims:(a+1)*v.dims], v.scale[a], b)))
+			cosines[i*len(best)+j], cosines[j*len(best)+i] = cosine, cosine
+		}
+	}
+	scores := make([]float64, len(best))
+	for i := range best {
+		own := cosines[i*len(best):][:len(best)]
+		var sum, all float64
+		for _, j := range mostSimilar(own) {
+			sum += own[j] * own[j] * best[j].score
+			all += own[j] * own[j]
+		}
+		if scores[i] = best[i].score; at[i] >= 0 {
+			scores[i] += weight * (sum/max(all, 1e-9) - best[i].score)
+		}
+	}
+	lowest := best[len(best)-1].score
+	for i := range best {
+		best[i].score = max(scores[i], lowest) // none falls below those that were not compared
+	}
+	slices.SortStableFunc(best, func(a, b candidate) int { return cmp.Compare(b.score, a.score) })
+}
+
+// mostSimilar returns the numbers of the largest cosines, nearVote at most.
+func mostSimilar(cosines []float64) []int {
+	most := make([]int, 0, nearVote+1)
+	for j, c := range cosines {
+		if len(most) == nearVote && c <= cosines[most[nearVote-1]] {
+			continue
+		}
+		at := len(most)
+		for at > 0 && c > cosines[most[at-1]] {
+			at--
+		}
+		if most = slices.Insert(most, at, j); len(most) > nearVote {
+			most = most[:nearVote]
+		}
+	}
+	return most
 }
 
 // In collections of more than selectFrom chunks, the words of a question may match matchBudget chunks together, because
@@ -280,6 +350,7 @@ func fuse(all map[int64]*candidate, weight float64) []candidate {
 	}
 	list := make([]candidate, 0, len(all))
 	for _, c := range all {
+		c.score = 0 // of a combination before
 		if words > 0 {
 			c.score += (1 - weight) * c.words / words
 		}

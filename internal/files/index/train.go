@@ -50,7 +50,7 @@ func (w *writer) firstModel(ctx context.Context) error {
 	if w.model, err = unpackLSA(data); err != nil { // texts and questions are compared by the model as it is stored
 		return err
 	}
-	tuned, err := json.Marshal(Tuning{Weight: defaultWeight})
+	tuned, err := json.Marshal(Tuning{Weight: defaultWeight, Neighbours: neighboursAt(defaultWeight)})
 	if err != nil {
 		return err
 	}
@@ -152,11 +152,11 @@ func (s *Store) storeModel(ctx context.Context, c Collection, m *lsa) error {
 			return err
 		}
 	}
-	weight := defaultWeight
+	how := Tuning{Weight: defaultWeight, Neighbours: neighboursAt(defaultWeight)}
 	if s.embed != nil {
-		weight = embedderWeight
+		how = Tuning{Weight: embedderWeight} // what neighbours are worth was measured without a model alone
 	}
-	tuned, err := json.Marshal(Tuning{Weight: weight})
+	tuned, err := json.Marshal(how)
 	if err != nil {
 		return err
 	}

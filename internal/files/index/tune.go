@@ -22,6 +22,10 @@ const (
 	tuneDiscount = 0.8
 )
 
+// neighboursAt returns the weight of similar passages where the vectors have a weight: the more they are worth in a
+// collection, the more is their similarity.
+func neighboursAt(weight float64) float64 { return min(4*weight*weight*weight, 0.5) }
+
 // trial is a chunk without its heading, and the heading.
 type trial struct{ question, body string }
 
@@ -149,7 +153,7 @@ func (t *tuner) tune() Tuning {
 	for w := range ranks {
 		ranks[w] = sums[0][w] + sums[1][w]
 	}
-	out := Tuning{Weight: defaultWeight, Queries: n}
+	out := Tuning{Weight: defaultWeight, Neighbours: neighboursAt(defaultWeight), Queries: n}
 	if n < tuneLeast {
 		out.Queries = 0
 		return out
@@ -163,6 +167,7 @@ func (t *tuner) tune() Tuning {
 	}
 	round := func(x float64) float64 { return math.Round(x*1000) / 1000 }
 	out.Weight = round(tuneDiscount * float64(best) / tuneSteps)
+	out.Neighbours = round(neighboursAt(out.Weight))
 	out.Score, out.Words, out.Vectors = round(ranks[best]), round(ranks[0]), round(ranks[tuneSteps])
 	return out
 }

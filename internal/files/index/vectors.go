@@ -29,6 +29,9 @@ type vectors struct {
 
 	lists atomic.Pointer[inverted] // nil as long as it is not made, and for few vectors
 
+	later       []change // that follow revision; Store.mu guards it and laterChunks
+	laterChunks int
+
 	mu     sync.Mutex
 	counts map[string]int // of the chunks that have a stem, as far as they were asked for
 }
@@ -46,6 +49,9 @@ type Tuning struct {
 	Score   float64 `json:"score"`   // mean reciprocal rank with Weight
 	Words   float64 `json:"words"`   // the same by words alone
 	Vectors float64 `json:"vectors"` // the same by vectors alone
+	// Neighbours is the weight of the scores of similar passages in that of a passage. Similarity is that of the
+	// vectors, so that it is trusted as they are; 0 in collections of earlier versions.
+	Neighbours float64 `json:"neighbours"`
 }
 
 // defaultWeight is the weight of the vectors where there are no headings to measure it with.
@@ -110,19 +116,33 @@ func (s *Store) readModel(ctx context.Context, id int64) (*lsa, error) {
 func (s *Store) loadVectors(ctx context.Context, c Collection) (*vectors, error) {
 	s.mu.Lock()
 	v := s.loaded[c.ID]
+	var later []change
+	if v != nil {
+		later = v.later
+	}
 	s.mu.Unlock()
-	if v != nil && v.revision == c.revision {
+	if v != nil && v.revision >= c.revision {
 		return v, nil
 	}
-	v, err := s.readVectors(ctx, c)
-	if err != nil {
-		return nil, err
+	if v != nil && v.revision+int64(len(later)) >= c.revision {
+		v = v.changed(later)
+	} else {
+		var err error
+		if v, err = s.readVectors(ctx, c); err != nil {
+			return nil, err
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.loaded[c.ID]
-	if before != nil && before.revision == c.revision {
+	if before != nil && before.revision >= v.revision {
 		return before, nil // another query has loaded them
+	}
+	if before != nil && before.revision+int64(len(before.later)) > v.revision && before.revision < v.revision {
+		v.later = before.later[v.revision-before.revision:]
+		for _, c := range v.later {
+			v.laterChunks += len(c.gone) + len(c.put)
+		}
 	}
 	if before == nil && len(s.loaded) >= maxLoaded {
 		for id := range s.loaded {
