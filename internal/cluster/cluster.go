@@ -23,8 +23,10 @@ const Program = "gatehouse-nats"
 
 // The errors of operations between nodes. All others mean that the operation failed without effect.
 var (
-	// ErrConflict means that the record was changed by another writer; nothing was written.
-	ErrConflict = errors.New("changed by another node, not written")
+	// ErrConflict means that the record has another revision. That may be because of this very write: while a leader
+	// that was deposed does not know it, both leaders answer, and the refusal may arrive first. So read the record, and
+	// tell one's own write by a name in it.
+	ErrConflict = errors.New("it has another revision, not written")
 	// ErrNotFound means that there is no record with this key.
 	ErrNotFound = errors.New("no such record")
 	// ErrNotRun means that no node received the request, so that another one may be asked.

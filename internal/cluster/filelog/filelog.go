@@ -123,7 +123,8 @@ func (f *Files) Change(path string, change func(old []byte) ([]byte, error)) err
 		if !again(err) || ctx.Err() != nil {
 			return fmt.Errorf("change %s on all nodes: %w", path, err)
 		}
-		if sent = nil; errors.Is(err, cluster.ErrMayHaveRun) {
+		// A deposed leader may have refused what the new one has written.
+		if sent = nil; !errors.Is(err, cluster.ErrNotRun) {
 			sent = content
 		}
 	}
