@@ -76,6 +76,28 @@ func TestSuiteAsJSON(t *testing.T) {
 	})
 }
 
+// reaches returns once the events of one bus reach the other: the engines need a moment to hear of a new reader.
+func reaches(t *testing.T, from, to bus.Bus) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	events := to.FollowAll(ctx, "thing.probe.*", 1)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	probing, stop := context.WithCancel(ctx)
+	defer stop()
+	asking.Go(func() {
+		for probing.Err() == nil {
+			from.Publish(bus.Event{Subject: "thing.probe.sent"})
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	for range events {
+		return
+	}
+	t.Fatal("the events of one node do not reach the other")
+}
+
 // TestSuiteOverNATS runs the suite of the bus between two nodes of a cluster.
 func TestSuiteOverNATS(t *testing.T) {
 	nodes := nodetest.Start(t)
@@ -89,6 +111,8 @@ func TestSuiteOverNATS(t *testing.T) {
 		near, far := bus.New(), bus.New()
 		carry(t, near, a)
 		carry(t, far, b)
+		reaches(t, near, far)
+		reaches(t, far, near)
 		ln, err := b.Listen(Service)
 		if err != nil {
 			t.Fatal(err)
