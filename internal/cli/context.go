@@ -424,6 +424,10 @@ func contextShow(w Environment) *cobra.Command {
 				if r == nil {
 					r = b.Current().Find(args[0])
 				}
+				if r == nil && app.ReservedContext(args[0]) {
+					return fmt.Errorf("context %s: hosts make it of the modules that they serve, and it has no definition; "+
+						"gatehouse context check %s says what a caller may do in it", args[0], args[0])
+				}
 				if r == nil {
 					return fmt.Errorf("context %s: %w", args[0], contextstore.ErrNotFound)
 				}

@@ -46,6 +46,7 @@ func TestContextsFromTheCommandLine(t *testing.T) {
 		{"", "context list", 0, `(?m)^ci +ci,dev +- +1 .*Builds\.\nnotes +everyone +default +0 .* -$`, `^$`},
 		{"", "context show notes", 0, `"env": \{\n +"A": "b=c",\n +"B": ""`, `^$`},
 		{"", "context show none", 1, `^$`, `no such context`},
+		{"", "context show default", 1, `^$`, `no definition; gatehouse context check default says`},
 		{"", "context create x --burst 5", 2, `^$`, `limits: burst has an effect only with a rate`},
 		{"", "context create x --calls -1", 2, `^$`, `limits: calls is -1; expected a number from 0`},
 		{"", "context update notes --calls 4 --rate 2.5", 0, `^$`, `Changed`},
