@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -49,5 +50,39 @@ func testFormat(t *testing.T, nodes []*Node, o Options) {
 	}
 	if _, err := members.Put(ctx, formatKey, []byte(fmt.Sprint(Format))); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestOlderNodesHearThisOne decodes what a node tells the others into the fields that nodes of format 1 first had. One of
+// another kind would make them drop the whole message.
+func TestOlderNodesHearThisOne(t *testing.T) {
+	raw, err := json.Marshal(beat{
+		Peer: Peer{ID: "x", Labels: []string{"zone=a"}, Load: 1, Draining: true, Started: time.Now()},
+		Seq:  1, Acks: map[string]uint64{"b": 1}, Applied: map[string]uint64{"users": 1}, Beat: Format,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var older struct {
+		ID       string
+		Host     string
+		Boot     string
+		Version  string
+		Address  string
+		Cluster  string
+		Started  time.Time
+		Draining bool
+		Load     float64
+		Labels   map[string]string
+		Alive    bool
+		Member   bool
+		Silent   time.Duration
+		Seq      uint64
+		Acks     map[string]uint64
+		Applied  map[string]uint64
+		Ends     bool
+	}
+	if err := json.Unmarshal(raw, &older); err != nil {
+		t.Errorf("%s: %v", raw, err)
 	}
 }

@@ -26,8 +26,8 @@ type Peer struct {
 	Cluster  string        `json:"cluster,omitempty"` // HOST:PORT for nodes
 	Started  time.Time     `json:"started"`
 	Draining bool          `json:"draining,omitempty"`
-	Load     float64       `json:"load"`             // see SetLoad
-	Labels   []string      `json:"labels,omitempty"` // see SetLabels
+	Load     float64       `json:"load"`          // see SetLoad
+	Labels   []string      `json:"has,omitempty"` // see SetLabels; nodes of format 1 read "labels" as an object
 	Alive    bool          `json:"alive"`
 	Member   bool          `json:"member"`
 	Silent   time.Duration `json:"silent,omitempty"` // since it was last heard
