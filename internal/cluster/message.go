@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,10 +101,15 @@ func (n *Node) sendReply(m *nats.Msg, data []byte, err error) {
 	n.conn.PublishMsg(reply)
 }
 
-// RemoteError is the error of a handler on another node.
+// RemoteError is the error of a handler on another node, whose id is not known after RequestAny.
 type RemoteError struct{ Node, Text string }
 
-func (e *RemoteError) Error() string { return "node " + e.Node + ": " + e.Text }
+func (e *RemoteError) Error() string {
+	if e.Node == "" {
+		return e.Text
+	}
+	return "node " + e.Node + ": " + e.Text
+}
 
 // Request sends a request to one node and waits for its answer. The error wraps ErrNotRun if the node did not get
 // it, ErrMayHaveRun if it may have; a *RemoteError is the handler's. It returns as soon as the node is dead.
@@ -121,7 +127,7 @@ func (n *Node) Request(ctx context.Context, node, topic string, data []byte) ([]
 
 // RequestAny is Request to one of the nodes that handle the topic.
 func (n *Node) RequestAny(ctx context.Context, topic string, data []byte) ([]byte, error) {
-	return n.requestNode(ctx, "any", n.subject("any", topic), data)
+	return n.requestNode(ctx, "", n.subject("any", topic), data)
 }
 
 func (n *Node) requestNode(ctx context.Context, node, subject string, data []byte) ([]byte, error) {
@@ -141,7 +147,7 @@ func (n *Node) requestNode(ctx context.Context, node, subject string, data []byt
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		return nil, fmt.Errorf("node %s: %w: %w", node, sendError(err), err)
+		return nil, fmt.Errorf("node %s: %w: %w", cmp.Or(node, "of the cluster"), sendError(err), err)
 	}
 	if text := reply.Header.Get(headerError); text != "" {
 		return nil, &RemoteError{Node: node, Text: text}

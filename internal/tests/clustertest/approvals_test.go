@@ -65,6 +65,7 @@ func startStores(t *testing.T) []*approvals.Store {
 // TestApprovalsOnAllNodes asks on one node and decides on another; the approval is then used by all nodes at once, and
 // one of them has it.
 func TestApprovalsOnAllNodes(t *testing.T) {
+	t.Parallel()
 	stores := startStores(t)
 	decided := make(chan approvals.Request, 1)
 	asked, err := stores[0].Ask("ada", "file_write", "rule", approvals.Caller{Credential: "t_1", Session: "s"},

@@ -48,6 +48,7 @@ func accepts(t *testing.T, n *node, token string) bool {
 // TestBackupOfACluster starts a node from an old image of its disk, which serves nothing that is revoked; then restores
 // users, tokens and secrets of the cluster into a fresh one.
 func TestBackupOfACluster(t *testing.T) {
+	t.Parallel()
 	nodes := startNodes(t)
 	nodes[0].command(t, "user", "add", "ada", "--no-password")
 	kept := strings.TrimSpace(nodes[0].command(t, "token", "create", "--user", "ada", "--name", "kept"))

@@ -11,6 +11,7 @@ import (
 // TestABrowserByItsNameFromAnyNode opens a page in a browser of one node and uses it by way of the others. When the node
 // has died, one call is told, and the name is free again.
 func TestABrowserByItsNameFromAnyNode(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("chromium"); err != nil {
 		t.Skip("without chromium:", err)
 	}

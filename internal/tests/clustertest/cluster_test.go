@@ -285,6 +285,7 @@ const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"pro
 // TestSessionsThroughAnyNode uses legacy sessions and modern requests through a proxy without stickiness, then kills
 // the node of the session.
 func TestSessionsThroughAnyNode(t *testing.T) {
+	t.Parallel()
 	nodes := startNodes(t)
 	proxy := &balancer{nodes: nodes}
 	url := proxy.listen(t)
@@ -410,6 +411,7 @@ func (n *node) command(t *testing.T, args ...string) string {
 
 // TestUsersAndTokensOnAllNodes adds a user on one node, whose token other nodes accept until a third one revokes it.
 func TestUsersAndTokensOnAllNodes(t *testing.T) {
+	t.Parallel()
 	nodes := startNodes(t)
 	const list = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
 		`"capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`

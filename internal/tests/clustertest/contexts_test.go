@@ -38,6 +38,7 @@ func inContext(t *testing.T, n *node, context string) string {
 // TestContextsOnAllNodes creates, changes and deletes a context on different nodes; each change is on all nodes when its
 // command returns, and on a node that was away once it serves again.
 func TestContextsOnAllNodes(t *testing.T) {
+	t.Parallel()
 	nodes := startNodes(t)
 	nodes[0].command(t, "context", "create", "small", "--tool", "dir_list")
 	for i, n := range nodes {

@@ -80,6 +80,7 @@ func (l *listener) heard(what string) bool {
 
 // TestStateOnAllNodes starts a process on one node, of which clients on the others read and hear.
 func TestStateOnAllNodes(t *testing.T) {
+	t.Parallel()
 	nodes := startNodes(t, "process")
 	const uri = "gatehouse:///public/processes"
 	read := func(n *node) string { return modern(t, n.url, "resources/read", uri, map[string]any{"uri": uri}) }
@@ -113,6 +114,7 @@ func TestStateOnAllNodes(t *testing.T) {
 
 // TestTasksFromAnyNode follows a task of a session on one node in a session on another one.
 func TestTasksFromAnyNode(t *testing.T) {
+	t.Parallel()
 	nodes := startNodes(t, "process")
 	here, there := open(t, nodes[0].url), open(t, nodes[1].url)
 	send := func(n *node, session, method, params string) string {

@@ -80,6 +80,7 @@ func startJob(t *testing.T, n *node) string {
 // TestHandlesFromAnyNode starts a process on one node and reads, writes and stops it by way of the others. It does the
 // same with a long output and a task. When the node has died, the answers say so.
 func TestHandlesFromAnyNode(t *testing.T) {
+	t.Parallel()
 	nodes := startNodes(t, "process")
 	home := nodes[0]
 	started := modernTool(t, home, "process_start", map[string]any{

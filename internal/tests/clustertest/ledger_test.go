@@ -14,6 +14,7 @@ import (
 // TestLedgersOfAllNodes reads and verifies the ledgers of three nodes from one of them, then lets one node go on
 // without the lines that it had: the other nodes know that there were some.
 func TestLedgersOfAllNodes(t *testing.T) {
+	t.Parallel()
 	nodes := startNodes(t)
 	for i, n := range nodes {
 		for range 3 {

@@ -105,6 +105,7 @@ var homeOf = regexp.MustCompile(`home=([^ ]+)`)
 // TestPackagesOnAllNodes installs a package on one node, whose tools all nodes have; changes it on two nodes at once;
 // approves on one node what its server changed; and removes it on a third node.
 func TestPackagesOnAllNodes(t *testing.T) {
+	t.Parallel()
 	nodes := startNodes(t, "package")
 	token := administrator(t, nodes[0])
 	nodes[0].installPackage(t, token, "up", nil)
@@ -248,6 +249,7 @@ func nodeID(t *testing.T, n *node) string {
 // TestPackagesMoveWithNodes runs packages each on one node, by its labels or by load; kills the node of one during a
 // call, and drains the next one.
 func TestPackagesMoveWithNodes(t *testing.T) {
+	t.Parallel()
 	nodes := startNodes(t, "package", "sandbox")
 	token := administrator(t, nodes[0])
 	sandboxByLabel(t, nodes, token)

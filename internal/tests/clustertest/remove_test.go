@@ -54,6 +54,7 @@ func (n *node) id(t *testing.T) string {
 
 // TestMembersAreReplaced lets a fourth node leave and join again, then removes one that has died.
 func TestMembersAreReplaced(t *testing.T) {
+	t.Parallel()
 	lone := &node{dir: t.TempDir()}
 	if out, err := lone.run(t, "cluster", "join-token").CombinedOutput(); err == nil ||
 		!strings.Contains(string(out), "no node") {

@@ -23,6 +23,7 @@ func (n *node) setSecret(t *testing.T, name, value string) ([]byte, error) {
 // TestSecretsOnAllNodes sets secrets on different nodes at once; each node can decrypt all of them, a node that was away
 // gets what it missed, and none is written in the clear.
 func TestSecretsOnAllNodes(t *testing.T) {
+	t.Parallel()
 	nodes := startNodes(t)
 	store := func(n *node) *secret.Store { return secret.In(filepath.Join(n.dir, "config", "gatehouse"), "") }
 	has := func(n *node, name, value string) func() bool {
@@ -80,7 +81,7 @@ func TestSecretsOnAllNodes(t *testing.T) {
 	// A machine that has secrets of its own does not lose them by joining.
 	away.cmd.Process.Signal(syscall.SIGTERM)
 	away.cmd.Wait()
-	away.command(t, "cluster", "leave")
+	away.command(t, "cluster", "leave", "--alone")
 	if out, err := away.setSecret(t, "ALONE", "x"); err != nil {
 		t.Fatalf("a machine that has left cannot set secrets: %v, %s", err, out)
 	}

@@ -129,7 +129,7 @@ var platformFolders = []string{
 	"internal/exec", "internal/sandbox",
 	"internal/access/identity", "internal/server/daemon", "internal/server/socket",
 	"internal/server/httpserver/hangup", "internal/modules/system/swap", "internal/modules/system/wireguard",
-	"internal/packages", "internal/tests/machinetest", "cmd/gatehouse",
+	"internal/tests/machinetest", "cmd/gatehouse",
 }
 
 var platformFile = regexp.MustCompile(
