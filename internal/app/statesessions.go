@@ -1,6 +1,7 @@
 package app
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -23,9 +24,7 @@ type connectionCounter struct {
 func (l *liveTree) sessionsNow() map[string]sessionState {
 	l.connected.mu.Lock()
 	all := map[string]sessionState{}
-	for key, s := range l.connected.all {
-		all[key] = s
-	}
+	maps.Copy(all, l.connected.all)
 	l.connected.mu.Unlock()
 	if l.app.table == nil {
 		return all

@@ -38,7 +38,7 @@ func testFormat(t *testing.T, nodes []*Node, o Options) {
 	if err != nil || string(r.Value) != fmt.Sprint(Format) {
 		t.Errorf("the format of the cluster: %s, %v", r.Value, err)
 	}
-	if _, err := members.Put(ctx, formatKey, []byte(fmt.Sprint(Format+1))); err != nil {
+	if _, err := members.Put(ctx, formatKey, fmt.Append(nil, Format+1)); err != nil {
 		t.Fatal(err)
 	}
 	n, err := Start(ctx, o)
@@ -48,7 +48,7 @@ func testFormat(t *testing.T, nodes []*Node, o Options) {
 	if !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "install the newer version") {
 		t.Errorf("joining a cluster of a newer version: %v", err)
 	}
-	if _, err := members.Put(ctx, formatKey, []byte(fmt.Sprint(Format))); err != nil {
+	if _, err := members.Put(ctx, formatKey, fmt.Append(nil, Format)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -119,8 +119,7 @@ func shared(key string) bool {
 
 // loans is what a bucket lends.
 type loans struct {
-	to    map[string]lent
-	until time.Time // of the last one
+	to map[string]lent
 }
 
 type lent struct {

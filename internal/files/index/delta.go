@@ -1,6 +1,9 @@
 package index
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // change is what one transaction did to the vectors of a collection. A collection that is in memory is brought up to
 // date with it, because reading hundreds of thousands of vectors again takes a second.
@@ -39,9 +42,7 @@ func (v *vectors) changed(changes []change) *vectors {
 		for _, id := range c.gone {
 			last[id] = nil
 		}
-		for id, b := range c.put {
-			last[id] = b
-		}
+		maps.Copy(last, c.put)
 	}
 	ids := make([]int64, 0, len(last))
 	for id := range last {

@@ -203,14 +203,6 @@ func (m *machine) kill() {
 	m.cmd = nil
 }
 
-// copyDisk copies the disk of a machine that is off.
-func copyDisk(from, to string) error {
-	if err := os.RemoveAll(to); err != nil {
-		return err
-	}
-	return os.CopyFS(to, os.DirFS(from))
-}
-
 // do runs an operation on a member. An error means that nothing is known of its end.
 func (f *field) do(m *machine, op operation) (out outcome, err error) {
 	op.Until = cmp.Or(op.Until, 4*time.Second)

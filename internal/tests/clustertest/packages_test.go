@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -85,9 +86,7 @@ func (n *node) installPackage(t *testing.T, token, id string, more map[string]an
 	args := map[string]any{
 		"id": id, "source": "folder:" + source, "command": "./start.sh", "env": env, "trust": true, "confirm": id,
 	}
-	for key, value := range more {
-		args[key] = value
-	}
+	maps.Copy(args, more)
 	begun := n.callAs(t, token, "package_install", args)
 	job := find(t, `"job":"([a-z2-7]+_[a-z2-7]{10})"`, begun)
 	done := n.callAs(t, token, "job_wait", map[string]any{"id": job})

@@ -104,14 +104,14 @@ func TestAServersAnswerReachesAllClients(t *testing.T) {
 				!strings.Contains(string(r.Result), "output_tokens=3;") {
 				t.Fatalf("got %v %s", r.Error, r.Result)
 			}
-			text := ""
+			var text strings.Builder
 			for _, p := range r.Notifications("notifications/progress") {
 				var note struct{ Message string }
 				json.Unmarshal(p, &note)
-				text += note.Message
+				text.WriteString(note.Message)
 			}
-			if text != "one two three" && !h.Traits().Mute {
-				t.Errorf("the progress has %q", text)
+			if text.String() != "one two three" && !h.Traits().Mute {
+				t.Errorf("the progress has %q", text.String())
 			}
 		})
 	}
