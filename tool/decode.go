@@ -64,8 +64,15 @@ func plainKind(t reflect.Type, options string) reflect.Kind {
 	return reflect.Invalid
 }
 
-// decode reads args into the struct that into points to.
+// decode reads args into the struct that into points to. The error is a *Refusal.
 func (d decoder) decode(args []byte, into any) error {
+	if err := d.read(args, into); err != nil {
+		return &Refusal{Code: CodeInvalidArguments, Message: err.Error()}
+	}
+	return nil
+}
+
+func (d decoder) read(args []byte, into any) error {
 	if d.fields != nil {
 		v := reflect.ValueOf(into).Elem()
 		if d.plain(args, v) {

@@ -122,7 +122,7 @@ func TestIntegersInEveryNotation(t *testing.T) {
 		`{"f":1e400}`: "f: expected a number of at most 1.8e308, got number 1e400",
 	} {
 		var got in
-		if err := d.decode([]byte(text), &got); err == nil || err.Error() != want {
+		if err := d.decode([]byte(text), &got); err == nil || err.Error() != "invalid_arguments: "+want {
 			t.Errorf("%s: got %v, want %s", text, err, want)
 		}
 	}

@@ -143,31 +143,42 @@ type Tool struct {
 }
 
 // New makes a tool from a typed function. In is a struct; its fields' tags
-// (json, doc, default, min, max, enum, pattern) are the schema, see the
-// schema room; names says what an argument names of the host, see NamesPath;
+// (json, doc, default, min, max, enum, pattern) are the schema, see
+// package schema; names says what an argument names of the host, see NamesPath;
 // a string tagged text:"product" is what the tool is called for, see Typed. Out may be Result, for
 // a handler that builds its own; then no output schema is advertised.
 //
 // The arguments have been checked against the schema, and defaults filled in,
 // before f runs.
 func New[In, Out any](d Def, f func(context.Context, *Call, In) (Out, error)) Tool {
-	d.In = reflect.TypeFor[In]()
-	if out := reflect.TypeFor[Out](); out != reflect.TypeFor[Result]() {
-		d.Out = out
-	}
-	arguments := newDecoder(d.In)
+	arguments := d.setTypes(reflect.TypeFor[In](), reflect.TypeFor[Out]())
 	return Tool{d, func(ctx context.Context, c *Call) (Result, error) {
-		var in In
-		if err := arguments.decode(c.Args, &in); err != nil {
-			return Result{}, &Refusal{Code: CodeInvalidArguments, Message: err.Error()}
-		}
-		out, err := f(ctx, c, in)
-		if err != nil {
+		in := new(In)
+		if err := arguments.decode(c.Args, in); err != nil {
 			return Result{}, err
 		}
-		if r, ok := any(out).(Result); ok {
-			return r, nil
-		}
-		return Typed(out), nil
+		out, err := f(ctx, c, *in)
+		return resultOf(out, err)
 	}}
+}
+
+// setTypes sets what a tool takes and returns, and returns what decodes its arguments. It and resultOf are
+// no part of New because the program has a copy of New for each tool.
+func (d *Def) setTypes(in, out reflect.Type) *decoder {
+	d.In = in
+	if out != reflect.TypeFor[Result]() {
+		d.Out = out
+	}
+	arguments := newDecoder(in)
+	return &arguments
+}
+
+func resultOf(out any, err error) (Result, error) {
+	if err != nil {
+		return Result{}, err
+	}
+	if r, ok := out.(Result); ok {
+		return r, nil
+	}
+	return Typed(out), nil
 }
