@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -107,7 +108,13 @@ func listTasks(w Environment, r administration.Reviews, all, asJSON bool) error 
 func showReview(w Environment, r administration.Review, brief bool) error {
 	fmt.Fprintf(w.Out, "task %s of %s, %s, changes %s\n", r.Task.ID, printable(r.Task.Principal+"/"+r.Task.Context),
 		r.Task.State, r.ETag)
-	for _, c := range r.Changes {
+	for i, c := range r.Changes {
+		if c.Group != "" {
+			if i == 0 || r.Changes[i-1].Group != c.Group {
+				fmt.Fprintf(w.Out, "%-8s %s  (%s)\n", c.Kind, printable(c.Group), objects(r.Changes[i:], c.Group))
+			}
+			continue
+		}
 		fmt.Fprintf(w.Out, "%-8s %s", c.Kind, printable(c.Path))
 		if c.Modes != "" {
 			fmt.Fprintf(w.Out, "  (%s)", printable(c.Modes))
@@ -154,6 +161,15 @@ func showReview(w Environment, r administration.Review, brief bool) error {
 		showOutcome(w, "undone", a)
 	}
 	return nil
+}
+
+// objects counts the changes at the start of a list that git made together.
+func objects(of []administration.Shown, group string) string {
+	n := slices.IndexFunc(of, func(c administration.Shown) bool { return c.Group != group })
+	if n < 0 {
+		n = len(of)
+	}
+	return fmt.Sprintf("%d files and folders of git objects; --json lists them", n)
 }
 
 func showOutcome(w Environment, word string, r stage.Result) {

@@ -176,8 +176,8 @@ func (e *Entry) described(own string) string {
 // stagedNote follows the description of a tool whose calls are staged.
 const stagedNote = " Its calls are staged: what they change waits for a person's review."
 
-// askedNote follows the description of a tool whose calls would be staged if the machine could do so.
-const askedNote = " Its calls cannot be staged on this machine: each waits for a person's approval."
+// askedNote follows the description of a tool whose calls would be staged if the host could do so.
+const askedNote = " Its calls cannot be staged by this host: each waits for a person's approval."
 
 type toolListing struct {
 	Name        string          `json:"name"`

@@ -3,6 +3,7 @@ package administration
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"time"
 
 	"gatehouse/internal/access/audit"
@@ -41,6 +42,7 @@ type Shown struct {
 	Linked   string `json:"linked,omitempty" doc:"another changed path that is the same file"`
 	Conflict string `json:"conflict,omitempty" doc:"why it cannot be accepted"`
 	Diff     string `json:"diff,omitempty"`
+	Group    string `json:"group,omitempty" doc:"a folder of which git created this as an object, named by its hash"`
 }
 
 // Ran is a call of the task, or what a program of the call did.
@@ -72,6 +74,17 @@ type Review struct {
 // mostDiffed is how many changes are shown with their diff.
 const mostDiffed = 200
 
+// gitObjects returns the folder of git's objects in which a change created one. A commit creates many, with content that
+// no person reads. An object that was changed is none of them, because git never does that.
+func gitObjects(c stage.Change) string {
+	const folder = "/.git/objects/"
+	at := strings.LastIndex(c.Path, folder)
+	if at < 0 || c.Was.Type != stage.None || c.Conflict != "" {
+		return ""
+	}
+	return c.Path[:at+len(folder)]
+}
+
 // Show returns what a task did. most limits its changes; 0 means all.
 func (r Reviews) Show(ctx context.Context, id string, most int) (out Review, err error) {
 	if r.Tasks == nil {
@@ -86,14 +99,17 @@ func (r Reviews) Show(ctx context.Context, id string, most int) (out Review, err
 		return out, err
 	}
 	out.Task, out.ETag = *t, stage.ETag(all)
+	diffs := 0
 	for i, c := range all {
 		if most > 0 && i == most {
 			out.Omitted = len(all) - i
 			break
 		}
-		s := Shown{Path: c.Path, Kind: c.Kind, Modes: c.Modes(), Linked: c.Linked, Conflict: c.Conflict}
-		if i < mostDiffed {
-			s.Diff = t.Diff(c)
+		s := Shown{
+			Path: c.Path, Kind: c.Kind, Modes: c.Modes(), Linked: c.Linked, Conflict: c.Conflict, Group: gitObjects(c),
+		}
+		if s.Group == "" && diffs < mostDiffed {
+			s.Diff, diffs = t.Diff(c), diffs+1
 		}
 		out.Changes = append(out.Changes, s)
 	}

@@ -34,6 +34,7 @@ func staged(t *testing.T) (h *host, folder string) {
 	folder = cfg.Roots.Folders[0]
 	check(t, os.WriteFile(filepath.Join(folder, "old.txt"), []byte("first\nlast\n"), 0o600))
 	check(t, os.WriteFile(filepath.Join(folder, "gone.txt"), []byte("gone"), 0o600))
+	check(t, os.MkdirAll(filepath.Join(folder, ".git/objects"), 0o700))
 	type in struct {
 		URL string `json:"url"`
 	}
@@ -45,7 +46,7 @@ func staged(t *testing.T) (h *host, folder string) {
 	check(t, err)
 	for _, call := range [][2]string{
 		{"file_write", `{"path":"notes.txt","content":"a <b>new</b> note\n"}`},
-		{"shell_run", `{"command":"echo middle >>old.txt; chmod 644 old.txt; rm gone.txt; ln -s old.txt link"}`},
+		{"shell_run", `{"command":"echo middle >>old.txt; chmod 644 old.txt; rm gone.txt; ln -s old.txt link; cd .git/objects; mkdir 3b; echo a >3b/1; echo b >3b/2"}`},
 		{"t_send", `{"url":"https://outside.example/in"}`},
 	} {
 		if got := h.call(token, "/mcp/agent", call[0], call[1]); strings.Contains(got, `"isError":true`) ||
@@ -71,9 +72,9 @@ func TestAPersonReviewsATask(t *testing.T) {
 	}
 	p := h.visit(chromium.New(t), "#/review")
 	logIn(p, "ann")
-	shown := play(p, `await story.press(undefined, "a.package"); await story.text("Files (4)"); return document.body.innerText`).(string)
+	shown := play(p, `await story.press(undefined, "a.package"); await story.text("Files (7)"); return document.body.innerText`).(string)
 	for _, want := range []string{"+a <b>new</b> note", "+middle", "file 0600 -> file 0644", "link to old.txt", "created", "deleted",
-		"DEPLOY", "outside.example", "not staged", "echo middle >>old.txt", "ann/agent"} {
+		"3 files and folders of git objects", "DEPLOY", "outside.example", "not staged", "echo middle >>old.txt", "ann/agent"} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("the page does not show %q: %s", want, shown)
 		}
@@ -84,13 +85,15 @@ func TestAPersonReviewsATask(t *testing.T) {
 	has("notes.txt", "none")
 	has("gone.txt", "gone")
 
-	play(p, fmt.Sprintf(`for (const name of ["gone.txt", "old.txt", "link"]) (await story.find("input", "Accept %s/" + name)).click();
-		await story.press("Accept chosen (1)"); await story.text("Files (3)");`, folder))
+	play(p, fmt.Sprintf(`for (const name of ["gone.txt", "old.txt", "link", ".git/objects/"]) (await story.find("input", "Accept %s/" + name)).click();
+		await story.press("Accept chosen (1)"); await story.text("Files (6)");`, folder))
 	has("notes.txt", "a <b>new</b> note\n")
 	has("gone.txt", "gone")
-	play(p, `await story.press("Accept all"); await story.gone("Files (3)"); await story.text("Undo what was accepted")`)
+	has(".git/objects/3b/1", "none")
+	play(p, `await story.press("Accept all"); await story.gone("Files (6)"); await story.text("Undo what was accepted")`)
 	has("old.txt", "first\nlast\nmiddle\n")
 	has("gone.txt", "none")
+	has(".git/objects/3b/2", "b\n")
 	check(t, os.WriteFile(filepath.Join(folder, "old.txt"), []byte("mine"), 0o600))
 	play(p, `await story.press("Undo what was accepted"); await story.text("Left alone")`)
 	has("notes.txt", "none")
@@ -112,7 +115,7 @@ func TestTheReviewIsAccessible(t *testing.T) {
 	p := h.visit(chromium.New(t), "#/review")
 	logIn(p, "ann")
 	p.Run(string(axe) + "; true")
-	play(p, `await story.press(undefined, "a.package"); await story.text("Files (4)")`)
+	play(p, `await story.press(undefined, "a.package"); await story.text("Files (7)")`)
 	for _, look := range []struct {
 		width int
 		dark  bool

@@ -94,20 +94,35 @@ function Decisions({ r }) {
     ${(d.conflict ?? []).map((/** @type {any} */ c) => html`<p class="bad-text small breaks">${R.left} <span class="mono"><${Text}>${c.path}<//></span>: <${Text}>${c.why}<//></p>`)}</li>`)}</ul><//>`;
 }
 
+/**
+ * Makes one row of each change, and one of all that git's objects in a folder are.
+ * @param {any[]} changes
+ */
+function rows(changes) {
+  const all = /** @type {any[]} */ ([]);
+  for (const c of changes) {
+    const last = all[all.length - 1];
+    if (c.group && last?.group === c.group) last.paths.push(c.path);
+    else all.push(c.group ? { kind: c.kind, path: c.group, group: c.group, paths: [c.path] } : { ...c, paths: [c.path] });
+  }
+  return all;
+}
+
 /** @param {{r: any, open: boolean, skip: Set<string>, setSkip: (s: Set<string>) => void}} p */
 function Files({ r, open, skip, setSkip }) {
   const all = r.changes ?? [];
   if (r.task.state !== "open") return null;
-  const set = (/** @type {string} */ path, /** @type {boolean} */ yes) => {
+  const set = (/** @type {any} */ row, /** @type {boolean} */ yes) => {
     const next = new Set(skip);
-    if (yes) next.delete(path); else next.add(path);
+    for (const path of row.paths) if (yes) next.delete(path); else next.add(path);
     setSkip(next);
   };
   return html`<${Card} title=${R.files(all.length + (r.omitted ?? 0))} flush actions=${all.length === 0 ? null : html`<label class="check"><input type="checkbox" checked=${skip.size === 0} onChange=${(/** @type {any} */ e) => setSkip(e.target.checked ? new Set() : new Set(all.map((/** @type {any} */ c) => c.path)))} /> ${R.chooseAll}</label>`}>
     ${all.length === 0 ? html`<p class="muted pad">${R.noFiles}</p>` : null}
-    <ul class="checks">${all.map((/** @type {any} */ c) => html`<li key=${c.path}>
-      <input type="checkbox" aria-label=${R.choose(c.path)} disabled=${!open || !!c.conflict} checked=${!skip.has(c.path) && !c.conflict} onChange=${(/** @type {any} */ e) => set(c.path, e.target.checked)} />
+    <ul class="checks">${rows(all).map((/** @type {any} */ c) => html`<li key=${c.path}>
+      <input type="checkbox" aria-label=${R.choose(c.path)} disabled=${!open || !!c.conflict} checked=${!c.paths.some((/** @type {string} */ p) => skip.has(p)) && !c.conflict} onChange=${(/** @type {any} */ e) => set(c, e.target.checked)} />
       <div class="stack grow"><div class="row wrap"><${Badge} tone=${kindTone(c.kind)}>${c.kind}<//><span class="mono breaks"><${Text}>${c.path}<//></span>
+          ${c.group ? html`<span class="muted small">${R.objects(c.paths.length)}</span>` : null}
           ${c.modes ? html`<span class="muted small mono"><${Text}>${c.modes}<//></span>` : null}${c.linked ? html`<span class="muted small breaks"><${Text}>${R.linked(c.linked)}<//></span>` : null}</div>
         ${c.conflict ? html`<p class="bad-text small"><${Text}>${R.conflict(c.conflict)}<//></p>` : null}
         ${c.diff ? html`<${DiffLines} lines=${c.diff.split("\n").slice(c.diff.startsWith("--- ") ? 2 : 0)} />` : null}</div></li>`)}</ul>
