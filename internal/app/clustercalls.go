@@ -66,7 +66,7 @@ func (a *App) joinBus(o *core.Options) {
 	calls := &nodebus.Bus{
 		Bus: a.bus, Self: a.nodes.ID(), Node: a.nodes.Known, Peers: a.nodes.otherMembers, Transport: a.nodes.calls,
 		Resolve: a.nodes.browsers.nodeOf, Lost: a.nodes.jobs.lostCall,
-		Place: a.placeCall,
+		Place: a.placeCall, Staged: a.stagedHere,
 	}
 	o.Requests, o.Modules.Elsewhere = calls, calls.Elsewhere
 	a.nodes.tasks = newClusterTasks(a.nodes, a.jobs)

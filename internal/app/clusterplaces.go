@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"gatehouse/internal/cluster"
 	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/packages"
 	"gatehouse/tool"
@@ -19,18 +21,19 @@ import (
 // setLabels tells the other nodes what this one has: the labels of its settings, and what is known of its machine.
 func (c *clusterNodes) setLabels() error {
 	cfg := &c.app.cfg
-	if err := packages.CheckLabels(cfg.Cluster.Labels); err != nil {
+	if err := cluster.CheckLabels(cfg.Cluster.Labels); err != nil {
 		return &SettingError{fmt.Errorf("cluster.labels: %w", err)}
 	}
 	labels := append(slices.Clone(cfg.Cluster.Labels), "os="+runtime.GOOS, "arch="+runtime.GOARCH)
 	if hasGPU() {
 		labels = append(labels, "gpu=yes")
 	}
-	if c.app.hasModule(packageModule) {
-		labels = append(labels, packages.ModuleLabel)
+	for _, m := range c.app.enabled {
+		if m.runs {
+			labels = append(labels, moduleLabel(m.Name))
+		}
 	}
 	if c.app.hasModule(sandboxModule) {
-		labels = append(labels, sandboxLabel)
 		c.app.addPart("labels of this node", func(ctx context.Context) error {
 			c.labelDrivers(ctx, labels)
 			<-ctx.Done() // the host ends with the first of its parts
@@ -41,8 +44,8 @@ func (c *clusterNodes) setLabels() error {
 	return nil
 }
 
-// sandboxLabel is the label of nodes that make sandboxes.
-const sandboxLabel = "module=sandbox"
+// moduleLabel is the label of nodes that have a module which runs programs.
+func moduleLabel(name string) string { return "module=" + name }
 
 func sortedLabels(labels []string) []string {
 	labels = slices.Clone(labels)
@@ -79,7 +82,7 @@ func (c *clusterNodes) hasLabels(labels []string) error {
 		return tool.Refuse(tool.CodeInvalidArguments,
 			"labels: this host is no node of a cluster, so that there is no choice of nodes")
 	}
-	_, err := packages.ChooseNode(c.Nodes()[:1], labels, "", func(cluster.Peer) float64 { return 0 })
+	_, err := packages.ChooseNode(c.Nodes()[:1], labels, "", noLoad)
 	return err
 }
 
@@ -107,6 +110,7 @@ var needsServer = []string{"package_info", "package_logs", "package_start", "pac
 
 // placeCall returns the node on which a call without a handle runs; "" means this one.
 func (a *App) placeCall(ctx context.Context, r *bus.Request) (node string, err error) {
+	wanted := a.labelsFor(r)
 	switch {
 	case r.Module == packageModule && a.manager != nil:
 		id := a.manager.PackageOf(r.Name)
@@ -117,15 +121,61 @@ func (a *App) placeCall(ctx context.Context, r *bus.Request) (node string, err e
 		if id == "" {
 			return "", nil
 		}
-		return a.manager.Place(ctx, id)
+		return a.manager.Place(ctx, id, wanted)
 	case r.Module == sandboxModule && r.Name == "sandbox_create":
-		return a.nodes.placeSandbox(r)
+		return a.nodes.placeSandbox(r, wanted)
+	case len(wanted) > 0:
+		return a.nodes.placeProgram(r, wanted)
 	}
 	return "", nil
 }
 
+// labelsFor returns the labels that the context of a request wants of the node that runs it; nil if the request runs no
+// programs, or its context wants none.
+func (a *App) labelsFor(r *bus.Request) []string {
+	if r.Caller == nil || !a.runsPrograms(r.Module) {
+		return nil
+	}
+	rules := a.views.Rules()
+	if s := rules.Spec(cmp.Or(r.Caller.Context, rules.Default)); s != nil {
+		return s.Labels
+	}
+	return nil
+}
+
+// runsPrograms reports whether calls of a module start programs: those of one that is for that, and what a context
+// defines for itself.
+func (a *App) runsPrograms(module string) bool {
+	return strings.HasPrefix(module, contextstore.ModulePrefix) ||
+		slices.ContainsFunc(a.enabled, func(m enabledModule) bool { return m.Name == module && m.runs })
+}
+
+// placeProgram returns the node on which a call runs programs for a context that wants labels: this one if it has them,
+// otherwise always the same one for an owner, because what one call leaves another one finds.
+func (c *clusterNodes) placeProgram(r *bus.Request, wanted []string) (string, error) {
+	nodes := c.Nodes()
+	labels := slices.Clone(wanted)
+	if !strings.HasPrefix(r.Module, contextstore.ModulePrefix) {
+		labels = append(labels, moduleLabel(r.Module))
+	}
+	if _, err := packages.ChooseNode(nodes[:1], labels, "", noLoad); err == nil {
+		return "", nil
+	}
+	return packages.ChooseNode(nodes, labels, r.Caller.Owner, noLoad)
+}
+
+func noLoad(cluster.Peer) float64 { return 0 }
+
+// stagedHere refuses a call of a staged task, which stays on this node, if its context wants labels that this node lacks.
+func (a *App) stagedHere(r *bus.Request) error {
+	if wanted := a.labelsFor(r); len(wanted) > 0 {
+		return a.nodes.hasLabels(wanted)
+	}
+	return nil
+}
+
 // placeSandbox returns the node on which a sandbox is created: this one, unless another one fits better.
-func (c *clusterNodes) placeSandbox(r *bus.Request) (string, error) {
+func (c *clusterNodes) placeSandbox(r *bus.Request, wanted []string) (string, error) {
 	if raw, ok := rawjson.Get(r.Args, "snapshot_id"); ok { // it is made where the snapshot is
 		id, _ := rawjson.String(raw)
 		node := id[strings.LastIndexByte(id, '_')+1:]
@@ -136,7 +186,7 @@ func (c *clusterNodes) placeSandbox(r *bus.Request) (string, error) {
 		}
 		return node, nil
 	}
-	labels := []string{sandboxLabel}
+	labels := append([]string{moduleLabel(sandboxModule)}, wanted...)
 	if raw, ok := rawjson.Get(r.Args, "labels"); ok {
 		for one := range rawjson.Elements(raw) {
 			label, _ := rawjson.String(one)
@@ -148,11 +198,15 @@ func (c *clusterNodes) placeSandbox(r *bus.Request) (string, error) {
 			labels = append(labels, "driver="+driver)
 		}
 	}
+	load := func(n cluster.Peer) float64 { return n.Load }
+	if m := c.app.manager; m != nil {
+		load = m.LoadOf()
+	}
 	node, err := packages.ChooseNode(c.Nodes(), labels, "", func(n cluster.Peer) float64 {
 		if n.ID == c.ID() {
-			return n.Load - sandboxesHere
+			return load(n) - sandboxesHere
 		}
-		return n.Load
+		return load(n)
 	})
 	if node == c.ID() {
 		return "", err

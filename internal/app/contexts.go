@@ -61,7 +61,7 @@ func (a *App) openContexts(ctx context.Context) error {
 			}
 			return a.contexts.IsFixed(name)
 		},
-		Modules: a.moduleNames,
+		Modules: a.moduleNames, Cluster: a.nodes != nil,
 	}
 	path := ContextsFile(a.cfg.Folders)
 	if a.opts.Alone != nil {

@@ -56,6 +56,7 @@ type enabledModule struct {
 	Module
 	apart    bool
 	implicit bool
+	runs     bool // its tools run programs
 }
 
 // chooseModules returns the modules of a host: those that were named, or else the standard ones that are served by
@@ -82,18 +83,18 @@ func chooseModules(cfg config.Config, o Options, all []standard.Module) ([]enabl
 		if !slices.ContainsFunc(chosen, func(g enabledModule) bool { return g.Name == name }) {
 			// A context has named it for itself, or a view consists of it.
 			apart := (all[i].Runs || stands[name] && !(unasked && all[i].Default)) && !slices.Contains(v.Modules, name)
-			chosen = append(chosen, enabledModule{Module: Module{name, all[i].New}, apart: apart})
+			chosen = append(chosen, enabledModule{Module: Module{name, all[i].New}, apart: apart, runs: all[i].Runs})
 		}
 	}
 	for _, g := range all {
 		switch {
 		case slices.Contains(names, g.Name):
 		case unasked && g.Default:
-			chosen = append(chosen, enabledModule{Module: Module{g.Name, g.New}})
+			chosen = append(chosen, enabledModule{Module: Module{g.Name, g.New}, runs: g.Runs})
 		case g.Preset && (unasked && !g.Runs || v.Context == g.Name):
-			chosen = append(chosen, enabledModule{Module: Module{g.Name, g.New}, apart: true})
+			chosen = append(chosen, enabledModule{Module: Module{g.Name, g.New}, apart: true, runs: g.Runs})
 		case g.Name == packageModule && !o.Bare:
-			chosen = append(chosen, enabledModule{Module: Module{g.Name, g.New}, apart: true, implicit: true})
+			chosen = append(chosen, enabledModule{Module: Module{g.Name, g.New}, apart: true, implicit: true, runs: g.Runs})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Configs)) {

@@ -178,6 +178,15 @@ func (a *App) followSessions(ctx context.Context, m *packages.Manager) {
 			m.EndSessions(ended)
 		}
 	})
+	if a.nodes != nil {
+		both.Go(func() {
+			for e, of := range protocol.SessionEnded.FollowAll(ctx, a.bus, endings) {
+				if e.Node != "" && !of.Moved { // what runs here for a session of another node, which names it so
+					m.EndSessions(func(id string) bool { return id == cmp.Or(of.Session, of.Connection) })
+				}
+			}
+		})
+	}
 	both.Go(func() {
 		for _, of := range protocol.RootsChanged.Follow(ctx, a.bus, endings) {
 			m.RootsChanged(cmp.Or(of.Session, of.Connection))

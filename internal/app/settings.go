@@ -212,6 +212,7 @@ func fixedContexts(cfg config.Config, enabled []enabledModule) (contextstore.Fix
 		Modules: defaultModules(enabled),
 		Admin:   adminModules(enabled),
 		Policy:  policy,
+		Cluster: cfg.Cluster.Name != "",
 	}
 	if len(cfg.Contexts) == 0 {
 		f.Specs = specs(v, enabled)
@@ -253,6 +254,7 @@ func spec(c config.Context, enabled []enabledModule) views.Spec {
 		Resources: c.Resources,
 		Rename:    c.Rename, Describe: c.Describe, Shapes: c.Shape, Style: views.Style(c.Style), Aliases: c.Aliases,
 		Results: c.Results, List: c.List, Pinned: c.Pinned, ProgramsAsk: c.ProgramsAsk, Team: c.Team,
+		Labels: c.Labels,
 	}
 }
 

@@ -70,6 +70,12 @@ func findContext(all []contextstore.Record, name string) *contextstore.Record {
 	return nil
 }
 
+// isNode reports whether this machine is a node of a cluster, or was one.
+func isNode(f config.Folders) bool {
+	_, err := os.Stat(app.ClusterFolder(f.Data))
+	return f.Data != "" && err == nil
+}
+
 // withContexts opens the store of contexts and runs f with it and with the contexts of the settings.
 func withContexts(
 	w Environment, f func(b *contextstore.Store, cfg config.Config, defined []contextstore.Record) error,
@@ -88,11 +94,12 @@ func withContexts(
 			}
 			return names
 		},
+		Cluster: cfg.Cluster.Name != "" || isNode(cfg.Folders),
 	})
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(app.ClusterFolder(cfg.Folders.Data)); err == nil { // this machine is, or was, a node
+	if isNode(cfg.Folders) {
 		if err := b.Replicate(func(file *sqlfile.File, applied func() error) error {
 			_, err := app.Replicated(context.Background(), cfg.Folders, "contexts", file, applied)
 			return err // the connection ends with this process
@@ -157,6 +164,8 @@ func (f *definitionFlags) register(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.d.Users, "user", nil, "users that may use it, names or patterns")
 	set.StringSliceVar(&f.d.KnownTo, "known-to", nil, "roles that may see it without using it")
 	set.StringVar(&f.d.Team, "team", "", "team that owns what is made in it: whoever may use it shares that")
+	set.StringSliceVar(&f.d.Labels, "label", nil,
+		"what a node of the cluster must have to run its programs, such as zone=a, comma-separated")
 	set.IntVar(
 		&f.d.Limits.Calls,
 		"calls",
@@ -225,6 +234,7 @@ func (f *definitionFlags) applyDefinition(to *contextstore.Definition) error {
 		"user":         func() { to.Users = f.d.Users },
 		"known-to":     func() { to.KnownTo = f.d.KnownTo },
 		"team":         func() { to.Team = f.d.Team },
+		"label":        func() { to.Labels = f.d.Labels },
 		"calls":        func() { to.Limits.Calls = f.d.Limits.Calls },
 		"rate":         func() { to.Limits.Rate = f.d.Limits.Rate },
 		"burst":        func() { to.Limits.Burst = f.d.Limits.Burst },

@@ -39,6 +39,7 @@ type Context struct {
 	Users       []string          `doc:"Patterns of users that may use it."`
 	KnownTo     []string          `doc:"Roles that may see it without using it."`
 	Team        string            `doc:"Team that owns what is made in it: whoever may use it shares its processes, sandboxes, jobs, collections and the like. Needs roles or users. Without it each caller owns what it makes."`
+	Labels      []string          `doc:"What a node of the cluster must have to run its sandboxes, processes and packages, such as zone=a. Calls that run programs on a node without it are sent to one that has it; refused without a cluster."`
 	Stage       bool              `doc:"Stage what its tools change in folders until a person accepts it, unless a rule decides otherwise; calls that cannot be staged ask."`
 	Limits      ContextLimits     `doc:"Limits of its callers, besides the limits of the host."`
 }
@@ -155,7 +156,7 @@ func isContextName(s string) bool { return spelled(s, 64, "-", "-") && s == stri
 func isListedName(s string) bool { return spelled(s, 128, "_.:-", "") }
 func isVariable(s string) bool   { return spelled(s, 128, "_", "0123456789") }
 
-func (c Context) validateContext(w *problems, at string) {
+func (c Context) validateContext(w *problems, at string, inCluster bool) {
 	if !isContextName(c.Name) {
 		w.addf(at+".name", "%q: expected 1 to 64 of a-z, 0-9 and -, beginning with a letter or digit", c.Name)
 	}
@@ -181,6 +182,9 @@ func (c Context) validateContext(w *problems, at string) {
 	}
 	if err := contextstore.CheckTeam(c.Team, c.Roles, c.Users); err != nil {
 		w.addf(at+".team", "%v", err)
+	}
+	if err := contextstore.CheckLabels(c.Labels, inCluster); err != nil {
+		w.addf(at+".labels", "%v", err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
 		c.checkVariable(w, at+".env."+name, name)
@@ -231,7 +235,7 @@ func (c Config) checkContexts(w *problems) {
 	names := map[string]bool{}
 	for i, x := range c.Contexts {
 		at := fmt.Sprintf("contexts[%d]", i)
-		x.validateContext(w, at)
+		x.validateContext(w, at, c.Cluster.Name != "")
 		if names[x.Name] {
 			w.addf(at+".name", "there are two contexts called %q", x.Name)
 		}

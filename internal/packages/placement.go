@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -23,34 +22,12 @@ const (
 	EachNode = "each" // on each node that fits, for its own callers
 )
 
-const (
-	mostLabels   = 20
-	longestLabel = 100
-)
-
-// labelForm is a label: KEY=VALUE.
-var labelForm = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^[a-z][a-z0-9._-]{0,39}=[A-Za-z0-9][A-Za-z0-9._/-]{0,59}$`)
-})
-
-// CheckLabels refuses texts that are no labels.
-func CheckLabels(labels []string) error {
-	if len(labels) > mostLabels {
-		return invalid("labels: at most %d", mostLabels)
-	}
-	for _, l := range labels {
-		if len(l) > longestLabel || !labelForm().MatchString(l) {
-			return invalid("label %q: expected KEY=VALUE, such as zone=a or driver=firecracker", shorten(l, longestLabel))
-		}
-	}
-	return nil
-}
-
 // place is where the server of a package runs. It stays when the server is stopped as idle, because the data folder of
 // the package is there.
 type place struct {
 	Node   string   `json:"node"`
-	Labels []string `json:"labels,omitempty"` // for which the node was chosen
+	Labels []string `json:"labels,omitempty"` // of the package, for which the node was chosen
+	Wanted []string `json:"wanted,omitempty"` // of the context of the call for which it was chosen
 
 	revision uint64
 }
@@ -81,15 +58,15 @@ func (p *places) set(id string, now place) (was place) {
 	return was
 }
 
-// countOn returns how many packages have their places on each node.
-func (p *places) countOn() map[string]int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// LoadOf returns the load of nodes at this moment: what they tell, and one for each package that has its place there.
+func (h *Manager) LoadOf() func(cluster.Peer) float64 {
+	h.places.mu.Lock()
+	defer h.places.mu.Unlock()
 	n := map[string]int{}
-	for _, at := range p.of {
+	for _, at := range h.places.of {
 		n[at.Node]++
 	}
-	return n
+	return func(p cluster.Peer) float64 { return p.Load + float64(n[p.ID]) }
 }
 
 // Placed returns the packages that have their places on nodes, by node.
@@ -133,9 +110,12 @@ func readPlace(r cluster.Record) (at place, ok bool) {
 	return at, true
 }
 
-// isPlaced reports whether the server of a package runs on one node for all: it is a process of a node.
+// isProcess reports whether the server of a package is a process of a node.
+func (r *Record) isProcess() bool { return !r.Source.IsRemote() && r.Source.Kind != OpenAPI }
+
+// isPlaced reports whether the server of a package runs on one node for all.
 func (r *Record) isPlaced() bool {
-	return r.Nodes != EachNode && r.State != Installing && !r.Source.IsRemote() && r.Source.Kind != OpenAPI
+	return r.Nodes != EachNode && r.State != Installing && r.isProcess()
 }
 
 // runsHere reports whether the server of a package may be started here without a call: p.mu is held.
@@ -154,9 +134,11 @@ func fits(labels []string, n cluster.Peer) bool {
 	return !slices.ContainsFunc(labels, func(l string) bool { return !slices.Contains(n.Labels, l) })
 }
 
-// Place returns the node on which a call of a package has to run; "" means this one. If the package has no place, or its
-// node is dead or drains, a node that fits is chosen: of those the one with the lowest load.
-func (h *Manager) Place(ctx context.Context, id string) (node string, err error) {
+// Place returns the node on which a call of a package has to run; "" means this one. wanted are the labels that the node
+// must have for the context of the call, besides those of the package. If the package has no place, or its node is dead
+// or drains, a node that fits is chosen: of those the one with the lowest load. A package that runs on a node without
+// what is wanted is not moved, because its data folder is there: the call is refused.
+func (h *Manager) Place(ctx context.Context, id string, wanted []string) (node string, err error) {
 	c := h.opts.Cluster
 	if c == nil {
 		return "", nil
@@ -166,30 +148,66 @@ func (h *Manager) Place(ctx context.Context, id string) (node string, err error)
 		return "", nil // the call says why
 	}
 	p.mu.Lock()
-	placed, labels, each := p.rec.isPlaced(), p.rec.Labels, p.runsHere()
+	r := p.rec
 	p.mu.Unlock()
-	if !placed && each {
+	switch {
+	case r.isPlaced():
+		return h.placeOnOne(ctx, &r, wanted)
+	case !r.isProcess() && len(r.Labels) == 0:
+		return "", nil
+	case !r.isProcess():
+		wanted = nil // its server is not on a node
+	}
+	wanted = slices.Concat(r.Labels, wanted)
+	if fits(wanted, c.Nodes()[0]) {
 		return "", nil
 	}
-	for placed {
-		at := h.places.get(id)
-		if at.Node != "" && slices.Equal(at.Labels, labels) && h.keepsPlace(at) {
-			return h.elsewhere(at.Node), nil
+	node, err = h.choose(id, wanted)
+	return h.elsewhere(node), err
+}
+
+// placeOnOne is Place for a package whose server runs on one node for all.
+func (h *Manager) placeOnOne(ctx context.Context, r *Record, wanted []string) (node string, err error) {
+	for {
+		at := h.places.get(r.ID)
+		stays := at.Node != "" && slices.Equal(at.Labels, r.Labels)
+		if stays && h.keepsPlace(at) {
+			return h.elsewhere(at.Node), h.checkWanted(r.ID, at.Node, wanted)
 		}
-		best, err := h.choose(id, labels)
+		best, err := h.choose(r.ID, slices.Concat(r.Labels, at.Wanted, wanted))
+		if err != nil && len(at.Wanted) > 0 {
+			at.Wanted = nil // its context lets it run nowhere now; others may have it
+			best, err = h.choose(r.ID, slices.Concat(r.Labels, wanted))
+		}
 		if err != nil {
 			return "", err
 		}
-		if best == at.Node && slices.Equal(at.Labels, labels) {
+		if best == at.Node && stays {
 			return h.elsewhere(best), nil // it drains, and there is no other
 		}
-		err = h.changePlace(ctx, id, place{Node: best, Labels: labels, revision: at.revision})
+		if len(wanted) == 0 {
+			wanted = at.Wanted
+		}
+		err = h.changePlace(ctx, r.ID, place{Node: best, Labels: r.Labels, Wanted: wanted, revision: at.revision})
 		if err != nil && !errors.Is(err, cluster.ErrConflict) {
-			return "", fmt.Errorf("place package %s on a node: %w", id, err)
+			return "", fmt.Errorf("place package %s on a node: %w", r.ID, err)
 		}
 	}
-	node, err = h.choose(id, labels)
-	return h.elsewhere(node), err
+}
+
+// checkWanted refuses a call of a package whose node lacks a label that the context of the call wants.
+func (h *Manager) checkWanted(id, node string, wanted []string) error {
+	for _, n := range h.opts.Cluster.Nodes() {
+		if n.ID == node && !fits(wanted, n) {
+			return &tool.Refusal{
+				Code: tool.CodeUnavailable,
+				Message: fmt.Sprintf("package %s runs on node %s, which lacks a label that this context wants (%s); "+
+					"nothing was run", id, node, strings.Join(wanted, ", ")),
+				Next: "Install the package with these labels, or with nodes: each.",
+			}
+		}
+	}
+	return nil
 }
 
 // keepsPlace reports whether the node of a place is heard and takes work.
@@ -247,11 +265,8 @@ func (h *Manager) changePlace(ctx context.Context, id string, at place) error {
 
 // choose returns the node with the lowest load among those that fit.
 func (h *Manager) choose(id string, labels []string) (string, error) {
-	count := h.places.countOn()
 	labels = append([]string{ModuleLabel}, labels...)
-	return ChooseNode(h.opts.Cluster.Nodes(), labels, id, func(n cluster.Peer) float64 {
-		return n.Load + float64(count[n.ID])
-	})
+	return ChooseNode(h.opts.Cluster.Nodes(), labels, id, h.LoadOf())
 }
 
 // ChooseNode returns the node with the lowest load among those that are heard, take work and have all labels. A node
@@ -328,16 +343,22 @@ func (h *Manager) PackageOf(name string) string {
 	return ""
 }
 
-// Running returns how many servers of packages run here.
+// Running returns how many servers of packages run here, without the first one of each package that has its place here:
+// LoadOf counts it by its place.
 func (h *Manager) Running() (n int) {
 	for _, p := range h.sortedPackages() {
+		of := 0
 		p.mu.Lock()
 		for _, i := range append(p.poolInstances(), p.shared) {
 			if i.running != nil {
-				n++
+				of++
 			}
 		}
 		p.mu.Unlock()
+		if c := h.opts.Cluster; c != nil && of > 0 && h.places.get(p.id).Node == c.ID() {
+			of--
+		}
+		n += of
 	}
 	return n
 }
@@ -385,7 +406,7 @@ func (h *Manager) LeavePlaces(ctx context.Context) (left int) {
 	self := h.opts.Cluster.ID()
 	for _, p := range h.sortedPackages() {
 		if h.places.get(p.id).Node == self {
-			if _, err := h.Place(ctx, p.id); err != nil {
+			if _, err := h.Place(ctx, p.id, nil); err != nil {
 				h.log.Warn("a package keeps its place on this node", "package", p.id, "err", err)
 			}
 		}
@@ -406,7 +427,7 @@ func (h *Manager) placeWanted(ctx context.Context) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(ctx, shareTime)
-		_, err := h.Place(ctx, p.id)
+		_, err := h.Place(ctx, p.id, nil)
 		cancel()
 		if err != nil {
 			h.log.Debug("a package has no place", "package", p.id, "err", err)

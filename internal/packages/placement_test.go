@@ -44,7 +44,7 @@ func TestLabels(t *testing.T) {
 		"zone=a": true, "driver=gvisor": true, "disk.kind=nvme-2": true, "zone": false, "=a": false, "zone=": false,
 		"Zone=a": false, "zone=a b": false, "zone=" + strings.Repeat("a", 100): false,
 	} {
-		if err := CheckLabels([]string{text}); (err == nil) != good {
+		if err := cluster.CheckLabels([]string{text}); (err == nil) != good {
 			t.Errorf("label %q: %v", text, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/cluster"
 	"gatehouse/internal/dispatch/progress"
 	"gatehouse/internal/packages/pins"
 	"gatehouse/tool"
@@ -268,8 +269,8 @@ func (r *Record) checkRecord() error {
 		return invalid("instances %q: one instance for all clients has the roots of none; grant folders without :roots, "+
 			"or choose %s", r.Instances, SessionInstances)
 	}
-	if err := CheckLabels(r.Labels); err != nil {
-		return err
+	if err := cluster.CheckLabels(r.Labels); err != nil {
+		return invalid("labels: %v", err)
 	}
 	if err := r.checkRemote(); err != nil {
 		return err

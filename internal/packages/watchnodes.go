@@ -31,7 +31,7 @@ func (h *Manager) watchedAt(id string) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(h.ctx, shareTime)
 	defer cancel()
-	return h.Place(ctx, id)
+	return h.Place(ctx, id, nil)
 }
 
 // watchElsewhere is Watch on another node.

@@ -50,6 +50,8 @@ type Bus struct {
 	Transport http.RoundTripper
 	// Place returns the node on which a request without a handle has to run; "" means this one. nil places nothing.
 	Place func(ctx context.Context, r *bus.Request) (node string, err error)
+	// Staged refuses a request of a staged task, which is not placed, if it may not run on this node.
+	Staged func(r *bus.Request) error
 }
 
 // Followed forwards to the local bus.
@@ -70,6 +72,11 @@ func (b *Bus) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome,
 	if node == "" && !open && r.Task == "" && b.Place != nil {
 		if out, here, err := b.doPlaced(ctx, r, n); !here {
 			return out, err
+		}
+	}
+	if node == "" && r.Task != "" && b.Staged != nil {
+		if err := b.Staged(r); err != nil {
+			return bus.Outcome{}, err
 		}
 	}
 	if node == "" && r.Node == "" && b.Resolve != nil {

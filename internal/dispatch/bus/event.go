@@ -61,7 +61,15 @@ func (t Topic[T]) Decode(e Event) (T, bool) {
 
 // Follow is Bus.Follow for one topic. Events with malformed data are skipped.
 func (t Topic[T]) Follow(ctx context.Context, b Bus, keep int) iter.Seq2[Event, T] {
-	events := b.Follow(ctx, string(t), keep)
+	return t.decodeAll(b.Follow(ctx, string(t), keep))
+}
+
+// FollowAll is Bus.FollowAll for one topic.
+func (t Topic[T]) FollowAll(ctx context.Context, b Bus, keep int) iter.Seq2[Event, T] {
+	return t.decodeAll(b.FollowAll(ctx, string(t), keep))
+}
+
+func (t Topic[T]) decodeAll(events iter.Seq[Event]) iter.Seq2[Event, T] {
 	return func(yield func(Event, T) bool) {
 		for e := range events {
 			if data, ok := t.Decode(e); ok && !yield(e, data) {

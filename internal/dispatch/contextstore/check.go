@@ -15,6 +15,7 @@ import (
 
 	"gatehouse/internal/access/permit"
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/cluster"
 	"gatehouse/internal/dispatch/views"
 )
 
@@ -41,6 +42,9 @@ func (s *Store) admit(r *Record) error {
 	}
 	if err := r.Check(); err != nil {
 		return err
+	}
+	if err := CheckLabels(r.Labels, s.opts.Cluster); err != nil {
+		return &Invalid{fmt.Errorf("labels: %w", err)}
 	}
 	if s.opts.Modules == nil {
 		return nil
@@ -162,6 +166,9 @@ func (c *check) access(r *Record) {
 	if err := CheckTeam(r.Team, r.Roles, r.Users); err != nil {
 		c.bad("team", "%w", err)
 	}
+	if err := cluster.CheckLabels(r.Labels); err != nil {
+		c.bad("labels", "%w", err)
+	}
 	if len(r.Rules) > maxList {
 		c.bad("rules", "there are %d; at most %d", len(r.Rules), maxList)
 		return
@@ -173,6 +180,14 @@ func (c *check) access(r *Record) {
 	if err != nil {
 		c.bad("rules", "%w", err)
 	}
+}
+
+// CheckLabels refuses texts that are no labels of nodes, and all labels where there is no choice of nodes.
+func CheckLabels(labels []string, inCluster bool) error {
+	if len(labels) > 0 && !inCluster {
+		return errors.New("this host is no node of a cluster, so that there is no choice of nodes: leave the labels out")
+	}
+	return cluster.CheckLabels(labels)
 }
 
 // CheckTeam returns an error unless a context can have a team: "" or a name, and somebody who is of it.

@@ -47,6 +47,8 @@ type Options struct {
 	Fixed func(name string) bool
 	// Modules returns the names of modules that a context may choose from; nil leaves them unchecked.
 	Modules func() []string
+	// Cluster says that the host is a node of a cluster, so that contexts can have labels.
+	Cluster bool
 }
 
 // Store holds the records. It is safe for concurrent use.

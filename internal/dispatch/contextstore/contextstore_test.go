@@ -420,3 +420,31 @@ func TestTheBookComesOnTopOfWhatIsFixed(t *testing.T) {
 		t.Errorf("added a second time there are %d contexts, want 3", len(again.Specs))
 	}
 }
+
+// Labels need a cluster: without one a context with labels is neither stored nor, if it was, in force.
+func TestLabelsNeedACluster(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "contexts.db")
+	labelled := func(l string) Record {
+		return Record{Name: "far", Definition: Definition{Labels: []string{l}}}
+	}
+	alone := open(t, path, Options{})
+	if _, err := alone.Create(labelled("zone=a"), "ann"); err == nil || !strings.Contains(err.Error(), "no node of a cluster") {
+		t.Errorf("without a cluster: %v", err)
+	}
+	node := open(t, path, Options{Cluster: true})
+	if _, err := node.Create(labelled("zone"), "ann"); err == nil || !strings.Contains(err.Error(), "labels: label \"zone\"") {
+		t.Errorf("a text that is no label: %v", err)
+	}
+	if _, err := node.Create(labelled("zone=a"), "ann"); err != nil {
+		t.Fatal(err)
+	}
+	records := node.Current().Records
+	for _, inCluster := range []bool{true, false} {
+		f := Fixed{Specs: []views.Spec{{Name: "default"}}, Cluster: inCluster}
+		rules, err := f.With(records)
+		spec := rules.Spec("far")
+		if inCluster != (spec != nil && slices.Equal(spec.Labels, []string{"zone=a"})) || inCluster != (err == nil) {
+			t.Errorf("in a cluster %v: %+v, %v", inCluster, spec, err)
+		}
+	}
+}

@@ -24,6 +24,7 @@ type Fixed struct {
 	Modules []string // of a stored context that names none
 	Admin   []string // modules of the administration context
 	Records []Record // fields of fixed contexts that their Spec does not have: Env, Roots and Limits
+	Cluster bool     // this host is a node of a cluster, so that contexts can have labels
 }
 
 // Find returns what a fixed context has besides its Spec, or nil if it has nothing.
@@ -46,6 +47,7 @@ func (f *Fixed) Definition(name string) *Record {
 		Description: s.Description, Modules: s.Modules, Tools: s.Tools, Prompts: s.Prompts, Resources: s.Resources,
 		Rename: s.Rename, Describe: s.Describe, Shape: s.Shapes, Style: string(s.Style), Aliases: s.Aliases,
 		Results: s.Results, List: s.List, Pinned: s.Pinned, ProgramsAsk: s.ProgramsAsk, Team: s.Team,
+		Labels: s.Labels,
 	}}
 	if own := f.Find(name); own != nil {
 		r.Env, r.Roots, r.Limits = own.Env, own.Roots, own.Limits
@@ -99,6 +101,9 @@ func (f *Fixed) fits(r *Record) ([]permit.Rule, error) {
 	}
 	if err := r.Check(); err != nil {
 		return nil, err
+	}
+	if err := CheckLabels(r.Labels, f.Cluster); err != nil {
+		return nil, fmt.Errorf("labels: %w", err)
 	}
 	return r.Permit()
 }

@@ -51,6 +51,7 @@ type Definition struct {
 	Users   []string `json:"users,omitempty" doc:"patterns of principals that may use it"`
 	KnownTo []string `json:"known_to,omitempty" doc:"roles that may see it without using it"`
 	Team    string   `json:"team,omitempty" doc:"team that owns what is made in it: whoever may use it shares its processes, sandboxes, jobs, collections and the like; needs roles or users"`
+	Labels  []string `json:"labels,omitempty" doc:"what a node of the cluster must have to run its sandboxes, processes and packages, such as zone=a; refused without a cluster"`
 	Rules   []Rule   `json:"rules,omitempty" doc:"permission rules in addition to the host's, never less strict; the first that matches decides"`
 
 	Limits Limits `json:"limits,omitzero" doc:"limits of its callers"`
@@ -176,8 +177,11 @@ type Variable struct {
 	Values []string `json:"values"`
 }
 
+// ModulePrefix begins the names of the modules with what contexts define for themselves.
+const ModulePrefix = "own-"
+
 // Module returns the name of the module with what a context defines for itself.
-func (r *Record) Module() string { return "own-" + r.Name }
+func (r *Record) Module() string { return ModulePrefix + r.Name }
 
 // Defines reports whether the context has such a module.
 func (r *Record) Defines() bool { return len(r.OwnTools)+len(r.OwnPrompts)+len(r.OwnResources) > 0 }
@@ -207,6 +211,7 @@ func (r *Record) Spec(modules []string) views.Spec {
 		), Prompts: withOwn(r.Prompts, prompts), Resources: withOwn(r.Resources, resources),
 		Rename: r.Rename, Describe: r.Describe, Shapes: r.Shape, Style: views.Style(r.Style), Aliases: r.Aliases,
 		Results: r.Results, List: r.List, Pinned: r.Pinned, ProgramsAsk: r.ProgramsAsk, Team: r.Team,
+		Labels: r.Labels,
 	}
 }
 

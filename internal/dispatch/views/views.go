@@ -57,6 +57,7 @@ type Spec struct {
 	Pinned      []string          // patterns of tools that a short list has
 	ProgramsAsk bool              // programs may call tools that ask the caller or need an approval
 	Team        string            // owns what is made in it; "" means that each caller owns what it makes
+	Labels      []string          // that a node of the cluster must have to run its sandboxes, processes and packages
 	Unpaged     bool              // tools that page their output return all of it, up to tool.MostUnpaged
 	Unsorted    bool              // lists keep the order of the modules' offers; otherwise they are sorted by name
 }

@@ -3,6 +3,7 @@ package protocol
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -177,7 +178,7 @@ func (e *Engine) sessionOpened(s *session.Session) {
 	if newer := s.SwapListStamps(now); newer != (stamps{}) {
 		s.SwapListStamps(newer)
 	}
-	e.publishSession(SessionCreated, s)
+	e.publishSession(SessionCreated, s, false)
 }
 
 // Adopted takes over a session that was on another host: it follows the resources again, and tells the client to read
@@ -292,7 +293,7 @@ func (e *Engine) NotifyShutdown(ctx context.Context) {
 // SessionEnded reports that a session of the table has ended; see session.Options.
 func (e *Engine) SessionEnded(s *session.Session, cause error) {
 	e.opts.Log.Debug("session ended", "client", s.Facts().Client, "cause", cause)
-	e.publishSession(SessionEnded, s)
+	e.publishSession(SessionEnded, s, errors.Is(cause, session.ErrMoved))
 }
 
 // resyncMessages returns the notifications that make a client read everything again. A
@@ -323,12 +324,15 @@ type SessionEvent struct {
 	Context    string `json:"context,omitempty"`
 	Client     string `json:"client,omitempty"`
 	Revision   string `json:"revision"`
+	Moved      bool   `json:"moved,omitempty"` // it goes on at another node of the cluster
 }
 
 // publishSession publishes an event about a session.
-func (e *Engine) publishSession(topic bus.Topic[SessionEvent], s *session.Session) {
+func (e *Engine) publishSession(topic bus.Topic[SessionEvent], s *session.Session, moved bool) {
 	f := s.Facts()
-	event, _ := topic.Event(SessionEvent{s.ID, f.Connection, f.Credential, f.Context, f.Client, f.Revision.String()})
+	event, _ := topic.Event(SessionEvent{
+		s.ID, f.Connection, f.Credential, f.Context, f.Client, f.Revision.String(), moved,
+	})
 	event.Owner = f.Owner
 	e.opts.Bus.Publish(event)
 }

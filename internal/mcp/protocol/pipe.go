@@ -279,7 +279,7 @@ func (p *Pipe) Close(cause error) {
 		p.stop(cause)
 		p.sess.End(cause)
 		if p.sess.Initialized() {
-			p.e.publishSession(SessionEnded, p.sess)
+			p.e.publishSession(SessionEnded, p.sess, false)
 		}
 		close(p.done)
 	})

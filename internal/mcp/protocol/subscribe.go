@@ -33,7 +33,7 @@ func (e *Engine) Accept(s *session.Session, m *Message) *Fault {
 			s.Cancel(flightKey(id), errCancelled)
 		}
 	case "notifications/roots/list_changed":
-		e.publishSession(RootsChanged, s)
+		e.publishSession(RootsChanged, s, false)
 	}
 	return nil
 }

@@ -29,6 +29,12 @@ func administrator(t *testing.T, n *node) string {
 // callAs calls a tool in the modern era with a token, and returns the answer.
 func (n *node) callAs(t *testing.T, token, name string, args map[string]any) string {
 	t.Helper()
+	return n.callIn(t, "", token, name, args)
+}
+
+// callIn is callAs in a context; "" is the default one.
+func (n *node) callIn(t *testing.T, context, token, name string, args map[string]any) string {
+	t.Helper()
 	raw, err := json.Marshal(map[string]any{
 		"jsonrpc": "2.0", "id": 1, "method": "tools/call",
 		"params": map[string]any{
@@ -53,6 +59,9 @@ func (n *node) callAs(t *testing.T, token, name string, args map[string]any) str
 		"Authorization": "Bearer " + token,
 	} {
 		r.Header.Set(key, value)
+	}
+	if context != "" {
+		r.Header.Set("X-Mcp-Context", context)
 	}
 	a, err := client.Do(r)
 	if err != nil {
