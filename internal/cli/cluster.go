@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -50,6 +51,11 @@ package with labels runs on a node that has them all.`,
 				return err
 			}
 			raw, err := cluster.Visit(c.Context(), app.ClusterFolder(l.Folders.Data), app.StatusTopic, nil)
+			if errors.Is(err, cluster.ErrNotRun) {
+				return errors.New(
+					"no node serves yet: a cluster waits until three nodes are there, and later until most of its nodes are\n" +
+						"Start the others with gatehouse serve --cluster NAME --join HOST:PORT; the log of each says what it waits for.")
+			}
 			if err != nil {
 				return err
 			}

@@ -89,7 +89,7 @@ func userAdd(w Environment) *cobra.Command {
 	var roles []string
 	var stdin, none bool
 	c := &cobra.Command{
-		Use:   "add NAME",
+		Use: "add NAME", Aliases: []string{"create"},
 		Short: "Add a user",
 		Long: `Add a user. Without a flag, a strong password is generated and printed once, on
 standard output. A user without a password authenticates by tokens, certificates

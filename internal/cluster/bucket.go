@@ -65,18 +65,19 @@ func (n *Node) await(ctx context.Context, what string, f func(context.Context) e
 	limit := cmp.Or(n.opts.Start, startTime)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
 	defer cancel()
-	told := time.Now()
+	tell, try := time.Now().Add(time.Second), time.Second // the first is short, so that the log says soon what it waits for
 	for {
-		once, cancel := context.WithTimeout(ctx, attempt)
+		once, cancel := context.WithTimeout(ctx, try)
 		err := f(once)
 		cancel()
 		if err == nil || !retryable(err) {
 			return err
 		}
-		if time.Since(told) > attempt {
+		if time.Now().After(tell) {
 			n.log.Info("waiting for the cluster", "cluster", n.opts.Name, "for", what, "err", err)
-			told = time.Now()
+			tell = time.Now().Add(attempt)
 		}
+		try = attempt
 		select {
 		case <-time.After(200 * time.Millisecond):
 		case <-ctx.Done():
