@@ -47,7 +47,7 @@ func (a *App) openStage(context.Context) error {
 		if s.Layer == config.LayerCopies {
 			return "stage.layer is copies, which programs do not see"
 		}
-		err := overlay.Probe(dir)
+		err := overlay.Probe(dir, s.Network)
 		if err == nil {
 			return ""
 		}
@@ -63,7 +63,7 @@ func (a *App) openStage(context.Context) error {
 	a.stage = stage.New(stage.Options{
 		Copies: func() bool { return noOverlay() != "" },
 		Dir:    dir, Covers: shield.Closed, Lives: a.sessionLives, Log: a.log, Expire: s.Expire, Network: s.Network,
-		Scratch: scratch, Bytes: s.Bytes, Most: s.Tasks,
+		Scratch: scratch, Sockets: s.Sockets, Bytes: s.Bytes, Most: s.Tasks,
 		Expires: func(t stage.Task) {
 			a.publish("task.expires", struct {
 				Principal string    `json:"principal"`

@@ -21,7 +21,7 @@ import (
 // stagingHost returns a host whose context agent stages, a client of it, and the folder.
 func stagingHost(t *testing.T, modules ...string) (*App, *tenant, string) {
 	t.Helper()
-	if err := overlay.Probe(filepath.Join(t.TempDir(), "probe")); err != nil {
+	if err := overlay.Probe(filepath.Join(t.TempDir(), "probe"), false); err != nil {
 		t.Skip(err)
 	}
 	return stagingOn(t, "", modules...)
@@ -120,7 +120,7 @@ func TestEditorToolsSeeTheTask(t *testing.T) {
 // that allows comes first, and what cannot be staged waits for an operator.
 func TestUnattendedCallersAreStaged(t *testing.T) {
 	cfg := settings(t)
-	if err := overlay.Probe(filepath.Join(t.TempDir(), "probe")); err != nil {
+	if err := overlay.Probe(filepath.Join(t.TempDir(), "probe"), false); err != nil {
 		t.Skip(err)
 	}
 	cfg.Roots.Folders = []string{t.TempDir()}

@@ -85,7 +85,7 @@ func examine(ctx context.Context, w Environment, c *cobra.Command) []finding {
 	findings = append(findings, checkLanguageServers(cfg.Modules.LSP), checkBrowser(ctx, cfg.Modules.WebView))
 	findings = append(findings, checkModels(ctx, cfg.Modules)...)
 	findings = append(findings, checkLists(ctx, cfg.Modules.Shell)...)
-	findings = append(findings, checkStaging(cfg.Folders, cfg.Stage.Layer), checkEngine(cfg.Cluster))
+	findings = append(findings, checkStaging(cfg.Folders, cfg.Stage), checkEngine(cfg.Cluster))
 	return append(findings, checkSandboxes(ctx, cfg.Modules.Sandbox, cfg.Folders.Cache)...)
 }
 

@@ -95,7 +95,7 @@ func findingsOf(what string, found []sandbox.Finding) (all []finding) {
 }
 
 // checkStaging tests whether calls can be staged.
-func checkStaging(folders config.Folders, layer string) finding {
+func checkStaging(folders config.Folders, settings config.Stage) finding {
 	dir := app.StageFolder(folders)
 	if dir == "" {
 		return ok("staged calls: this host stores nothing, so it stages nothing")
@@ -104,10 +104,10 @@ func checkStaging(folders config.Folders, layer string) finding {
 		dir = filepath.Join(os.TempDir(), "gatehouse-doctor-stage") // nothing is made where nothing is stored yet
 	}
 	defer os.Remove(dir) // unless it has tasks
-	if layer == config.LayerCopies {
+	if settings.Layer == config.LayerCopies {
 		return ok("staged calls: copies of what file tools write (stage.layer); calls that start programs ask instead")
 	}
-	if err := overlay.Probe(dir); err != nil {
+	if err := overlay.Probe(dir, settings.Network); err != nil {
 		fix := "only file tools are staged, by copies of what they write, and calls that start programs ask instead"
 		if runtime.GOOS == "linux" {
 			fix += "; allow user namespaces, and use a data folder on ext4, xfs, btrfs or tmpfs"

@@ -253,6 +253,7 @@ type Stage struct {
 	Tasks      int           `doc:"Open tasks of one principal; 0 means 50."`
 	Layer      string        `doc:"How changes are kept apart: auto (the default) mounts overlay file systems over folders where the machine can, and otherwise keeps copies of what file tools write, which programs do not see, so that calls which start programs ask; copies always does the latter." enum:"auto,copies"`
 	Network    bool          `doc:"Let programs of staged calls use the network. What they do there cannot be taken back. Otherwise they have the loopback interface alone."`
+	Sockets    []string      `doc:"Unix sockets outside of the folders of the tools to which programs of staged calls may connect. What they do there cannot be taken back. Others cannot be reached." kind:"path"`
 	Unattended string        `doc:"Stage what no rule decides also for callers that no person is beside, in every context but that of administration: known (the default) for those of which the host knows it, by a token that was made for it or an access token that a provider issued to a program; all also for each whose client cannot ask its user and that did not log in as a person; off for none. What cannot be staged then waits for an operator." enum:"known,all,off" former:"true=all,false=off"`
 	Scratch    []string      `doc:"Folders outside of those of the tools that programs of staged calls may change, and whose changes are dropped with the task; the default is the caches of the user. Everything else outside is read-only for them." kind:"path"`
 }

@@ -1,13 +1,12 @@
 package overlay
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"unsafe"
@@ -17,6 +16,7 @@ import (
 
 const (
 	enterMarker = "gatehouse-overlay: enters the view of a task"
+	probeMarker = "gatehouse-overlay: ends at once"
 	enterFailed = 127
 	planVar     = "GATEHOUSE_ENTER"
 	treeMark    = "GATEHOUSE_TREE=" // package proc finds the program by it
@@ -24,14 +24,12 @@ const (
 
 // entering is what a child does before its program begins.
 type entering struct {
-	Path   string
-	Args   []string
-	Env    []string
-	Dir    string
-	Files  int // that the program gets after standard error
-	Paths  []string
-	Covers []string
-	Net    bool
+	Path  string
+	Args  []string
+	Env   []string
+	Dir   string
+	Files int // that the program gets after standard error
+	Net   bool
 }
 
 // Prepare makes cmd enter the view before its program begins. cmd.Dir is a path of the view. The program gets the
@@ -41,8 +39,7 @@ func (s *Space) Prepare(cmd *exec.Cmd) error {
 		return cmd.Err
 	}
 	body, err := json.Marshal(entering{
-		Path: cmd.Path, Args: cmd.Args, Env: cmd.Environ(), Dir: cmd.Dir, Files: len(cmd.ExtraFiles), Paths: s.Paths,
-		Covers: s.Covers, Net: s.Net,
+		Path: cmd.Path, Args: cmd.Args, Env: cmd.Environ(), Dir: cmd.Dir, Files: len(cmd.ExtraFiles), Net: s.Net,
 	})
 	if err != nil {
 		return err
@@ -57,7 +54,7 @@ func (s *Space) Prepare(cmd *exec.Cmd) error {
 		return err
 	}
 	s.Mounts = append(s.Mounts, plan)
-	flags := uintptr(unix.CLONE_NEWUSER | unix.CLONE_NEWNS)
+	flags := uintptr(unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWIPC)
 	if !s.Net {
 		flags |= unix.CLONE_NEWNET
 	}
@@ -80,6 +77,26 @@ func (s *Space) Prepare(cmd *exec.Cmd) error {
 	}
 	cmd.Env = env
 	cmd.ExtraFiles = append(slices.Clip(cmd.ExtraFiles), s.Mounts...)
+	return nil
+}
+
+// probe runs a program that does nothing in the view.
+func (h *Holder) probe(dir string) error {
+	s, err := h.Space()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), answerWait)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self)
+	cmd.Args, cmd.Dir, cmd.Env = []string{"gatehouse", probeMarker}, dir, []string{}
+	if err := s.Prepare(cmd); err != nil {
+		return err
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: a program cannot run in a view: %w: %s", ErrNone, err, out)
+	}
 	return nil
 }
 
@@ -106,7 +123,7 @@ func enterView() error {
 	for fd := 3 + p.Files; fd <= at; fd++ {
 		unix.CloseOnExec(fd)
 	}
-	if err := p.attach(3 + p.Files); err != nil {
+	if err := enterRoot(3 + p.Files); err != nil {
 		return err
 	}
 	if !p.Net {
@@ -144,132 +161,29 @@ func readAll(fd int) ([]byte, error) {
 	return b, nil
 }
 
-// attach makes everything read-only but the view, whose mounts are the files from first on.
-func (p *entering) attach(first int) error {
+// enterRoot makes the mount that the holder has made the root of this process, and takes the root of the host away.
+func enterRoot(fd int) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("mount /: %w", err)
 	}
-	if err := closeFiles(); err != nil {
-		return err
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, "/", unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("move_mount: %w", err)
 	}
-	if os.Geteuid() != 0 { // root could change settings of the kernel in it
-		clear := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
-		_ = unix.MountSetattr(unix.AT_FDCWD, "/proc", 0, &clear)
+	if err := unix.Fchdir(fd); err != nil {
+		return fmt.Errorf("fchdir: %w", err)
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot_root: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("umount: %w", err)
 	}
 	for _, shm := range []string{"/dev/shm", "/dev/mqueue"} {
-		if info, err := os.Stat(shm); err == nil && info.IsDir() {
-			if err := unix.Mount("gatehouse", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV,
-				"mode=1777,size=25%"); err != nil {
-				return &os.PathError{Op: "mount", Path: shm, Err: err}
-			}
+		if err := unix.Mount("gatehouse", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size=25%"); err != nil {
+			return &os.PathError{Op: "mount", Path: shm, Err: err}
 		}
 	}
-	for i, path := range p.Paths {
-		if err := p.cover(path); err != nil {
-			return err
-		}
-		if err := unix.MoveMount(first+i, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-			return &os.PathError{Op: "move_mount", Path: path, Err: err}
-		}
-		noDevices := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NODEV}
-		if err := unix.MountSetattr(unix.AT_FDCWD, path, 0, &noDevices); err != nil {
-			return &os.PathError{Op: "mount_setattr", Path: path, Err: err}
-		}
-	}
-	return p.cover("")
-}
-
-// usable are the devices that a child may open, beside terminals.
-var usable = map[string]bool{
-	"/dev/null": true, "/dev/zero": true, "/dev/full": true, "/dev/random": true, "/dev/urandom": true,
-	"/dev/tty": true, "/dev/ptmx": true,
-}
-
-// closeFiles makes everything read-only, and all devices but a few unusable: a disk could be written by its device, though
-// everything is read-only, if the host is root.
-func closeFiles() error {
-	var dev, root unix.Stat_t
-	if err := errors.Join(unix.Stat("/dev", &dev), unix.Stat("/", &root)); err != nil {
-		return err
-	}
-	if dev.Dev == root.Dev { // it needs a mount of its own
-		if err := unix.Mount("/dev", "/dev", "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-			return &os.PathError{Op: "mount", Path: "/dev", Err: err}
-		}
-	}
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NODEV}
-	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &attr); err != nil {
-		return fmt.Errorf("mount_setattr: %w", err)
-	}
-	for _, at := range []string{"/dev", "/dev/pts"} {
-		clear := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_NODEV}
-		if err := unix.MountSetattr(unix.AT_FDCWD, at, 0, &clear); err != nil && at == "/dev" {
-			return &os.PathError{Op: "mount_setattr", Path: at, Err: err}
-		}
-	}
-	return filepath.WalkDir("/dev", func(at string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil, at == "/dev/pts":
-			return fs.SkipDir
-		case d.Type()&fs.ModeDevice == 0, usable[at]:
-			return nil
-		case unix.Access(at, unix.R_OK) != nil && unix.Access(at, unix.W_OK) != nil:
-			return nil // this user cannot open it
-		}
-		if err := unix.Mount("/dev/null", at, "", unix.MS_BIND, ""); err != nil {
-			return &os.PathError{Op: "mount", Path: at, Err: err}
-		}
-		return nil
-	})
-}
-
-// cover covers what must not be seen, at the latest before a mount at a path inside it; with "" all that is left.
-func (p *entering) cover(before string) error {
-	var later []string
-	for _, c := range p.Covers {
-		if before != "" && !within(c, before) {
-			later = append(later, c)
-			continue
-		}
-		if err := coverOne(c, p.Paths); err != nil {
-			return err
-		}
-	}
-	p.Covers = later
-	return nil
-}
-
-// coverOne puts an empty folder over a folder, with folders in it at which paths can be mounted, and an empty file over
-// a file.
-func coverOne(at string, paths []string) error {
-	var st unix.Stat_t
-	if err := unix.Lstat(at, &st); err != nil {
-		return nil // it is not there, or in a folder that the view replaces
-	}
-	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		return nil // its target is covered by the path of the target
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		if err := unix.Mount("/dev/null", at, "", unix.MS_BIND, ""); err != nil {
-			return &os.PathError{Op: "mount", Path: at, Err: err}
-		}
-		return nil
-	}
-	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
-	if err := unix.Mount("gatehouse-closed", at, "tmpfs", flags, "mode=0755,size=64k"); err != nil {
-		return &os.PathError{Op: "mount", Path: at, Err: err}
-	}
-	for _, path := range paths {
-		if within(at, path) {
-			if err := os.MkdirAll(path, 0o755); err != nil {
-				return err
-			}
-		}
-	}
-	if err := unix.Mount("", at, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|flags, ""); err != nil {
-		return &os.PathError{Op: "remount", Path: at, Err: err}
-	}
-	return nil
+	return unix.Chdir("/")
 }
 
 // loopback starts the loopback interface.
@@ -313,5 +227,41 @@ func giveUp() error {
 	if err := unix.Capset(&hdr, &data[0]); err != nil {
 		return fmt.Errorf("capset: %w", err)
 	}
-	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("no_new_privs: %w", err)
+	}
+	return scope()
+}
+
+// scoped is the version of Landlock that keeps a program from signals to other processes and from abstract sockets.
+const scoped = 6
+
+func landlockVersion() int {
+	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(v)
+}
+
+// scope keeps the program from processes that it did not start: from signals to them and, if it has the network of the
+// host, from their abstract sockets.
+func scope() error {
+	if landlockVersion() < scoped {
+		return nil
+	}
+	rules := unix.LandlockRulesetAttr{Scoped: unix.LANDLOCK_SCOPE_SIGNAL | unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET}
+	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&rules)),
+		unsafe.Sizeof(rules), 0)
+	if errno == unix.EOPNOTSUPP {
+		return nil // it is switched off
+	}
+	if errno != 0 {
+		return fmt.Errorf("landlock_create_ruleset: %w", errno)
+	}
+	defer unix.Close(int(fd))
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
+		return fmt.Errorf("landlock_restrict_self: %w", errno)
+	}
+	return nil
 }

@@ -25,20 +25,24 @@ const (
 	socketFD     = 3
 	mostMounts   = 200 // of one view; the kernel passes 253 files at once
 	mostPlan     = 1 << 20
+	mostAnswer   = 4096
 	answerWait   = 30 * time.Second
 )
 
 // What a host asks a holder.
 const (
-	askMounts = 'm' // clones of all mounts
-	askRoots  = 'r' // the folders of all layers
+	askTree  = 't' // the root of a child
+	askRoots = 'r' // the folders of all layers
 )
+
+const said = "ok" // begins an answer
 
 // Holder holds a view until it is closed. It is safe for concurrent use.
 type Holder struct {
 	plan Plan
 	cmd  *exec.Cmd
 	done chan struct{}
+	left []string
 
 	mu   sync.Mutex
 	conn *os.File
@@ -49,6 +53,10 @@ func Hold(p Plan) (*Holder, error) {
 	if len(p.Layers)+len(p.Binds) > mostMounts {
 		return nil, fmt.Errorf("a view has at most %d folders", mostMounts)
 	}
+	if p.Network && landlockVersion() < scoped {
+		return nil, fmt.Errorf("%w: programs with the network would reach abstract sockets, because the kernel has no "+
+			"Landlock or one below version %d", ErrNone, scoped)
+	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -56,10 +64,10 @@ func Hold(p Plan) (*Holder, error) {
 	unix.SetNonblock(fds[0], true) // deadlines work
 	ours, theirs := os.NewFile(uintptr(fds[0]), "holder"), os.NewFile(uintptr(fds[1]), "host")
 	defer theirs.Close()
-	var said strings.Builder
+	var failed strings.Builder
 	cmd := &exec.Cmd{
 		Path: self, Args: []string{"gatehouse", holderMarker}, Env: []string{"GOMAXPROCS=1"}, Dir: "/",
-		ExtraFiles: []*os.File{theirs}, Stderr: &said,
+		ExtraFiles: []*os.File{theirs}, Stderr: &failed,
 	}
 	if cmd.SysProcAttr, err = attributes(unix.CLONE_NEWUSER | unix.CLONE_NEWNS); err != nil {
 		ours.Close()
@@ -83,13 +91,18 @@ func Hold(p Plan) (*Holder, error) {
 		var answer []byte
 		if answer, _, err = h.exchange(append(binary.LittleEndian.AppendUint32(nil,
 			uint32(len(b))), b...), 0); err == nil &&
-			string(answer) != "ok" {
+			!strings.HasPrefix(string(answer), said) {
 			err = fmt.Errorf("%w: %s", ErrNone, answer)
+		}
+		for left := range strings.SplitSeq(strings.TrimPrefix(string(answer), said), "\x00") {
+			if left != "" {
+				h.left = append(h.left, left)
+			}
 		}
 	}
 	if err != nil {
 		h.Close()
-		return nil, errors.Join(err, sentence(said.String()))
+		return nil, errors.Join(err, sentence(failed.String()))
 	}
 	return h, nil
 }
@@ -113,7 +126,7 @@ func (h *Holder) exchange(ask []byte, files int) (answer []byte, got []*os.File,
 	if err != nil {
 		return nil, nil, err
 	}
-	b, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4*max(files, 1)))
+	b, oob := make([]byte, mostAnswer), make([]byte, unix.CmsgSpace(4*max(files, 1)))
 	var n, m int
 	if rerr := raw.Read(func(fd uintptr) bool {
 		n, m, _, _, err = unix.Recvmsg(int(fd), b, oob, unix.MSG_CMSG_CLOEXEC)
@@ -167,17 +180,12 @@ func (h *Holder) Root(lower string) (*os.Root, error) {
 
 // Space returns what one child needs.
 func (h *Holder) Space() (*Space, error) {
-	s := &Space{Covers: h.plan.Covers, Net: h.plan.Network}
-	for _, b := range h.plan.Binds {
-		s.Paths = append(s.Paths, b.To)
-	}
-	for _, l := range h.plan.Layers {
-		s.Paths = append(s.Paths, l.Lower)
-	}
-	var err error
-	_, s.Mounts, err = h.exchange([]byte{askMounts}, len(s.Paths))
-	return s, err
+	_, mounts, err := h.exchange([]byte{askTree}, 1)
+	return &Space{Mounts: mounts, Net: h.plan.Network}, err
 }
+
+// Left returns the folders outside of the view of which children see nothing, because no overlay can be made of them.
+func (h *Holder) Left() []string { return h.left }
 
 // Done is closed when the holder has ended, also if it was killed.
 func (h *Holder) Done() <-chan struct{} { return h.done }
@@ -242,6 +250,8 @@ func init() {
 	case holderMarker:
 		runtime.LockOSThread()
 		os.Exit(hold())
+	case probeMarker:
+		os.Exit(0)
 	case enterMarker:
 		runtime.LockOSThread()
 		enter()
@@ -266,26 +276,32 @@ func hold() int {
 	if _, err := io.ReadFull(host, b); err != nil || json.Unmarshal(b, &p) != nil {
 		return 1
 	}
-	if err := p.mount(); err != nil {
+	var t *tree
+	err := p.mount()
+	if err == nil {
+		t, err = p.newTree()
+	}
+	if err != nil {
 		io.WriteString(host, err.Error())
 		return 1
 	}
-	io.WriteString(host, "ok")
+	left := strings.Join(t.left, "\x00")
+	io.WriteString(host, said+left[:min(len(left), mostAnswer-len(said))])
 	for {
 		var ask [1]byte
 		if _, err := io.ReadFull(host, ask[:]); err != nil {
 			return 0
 		}
-		fds, err := p.answer(ask[0])
-		said := "ok"
+		fds, err := p.answer(ask[0], &t)
+		says := said
 		if err != nil {
-			said, fds = err.Error(), nil
+			says, fds = err.Error(), nil
 		}
 		var rights []byte
 		if len(fds) > 0 {
 			rights = unix.UnixRights(fds...)
 		}
-		err = unix.Sendmsg(socketFD, []byte(said), rights, nil, 0)
+		err = unix.Sendmsg(socketFD, []byte(says), rights, nil, 0)
 		for _, fd := range fds {
 			unix.Close(fd)
 		}
@@ -350,33 +366,26 @@ func kernelSays(fs int) string {
 	return strings.TrimSpace(string(b[:max(n, 0)]))
 }
 
-func (p *Plan) answer(ask byte) (fds []int, err error) {
-	defer func() {
+// answer returns what the host asks for. It replaces the tree if that is too old.
+func (p *Plan) answer(ask byte, t **tree) (fds []int, err error) {
+	if ask == askTree {
+		if time.Since((*t).made) > treeAge {
+			(*t).close()
+			if *t, err = p.newTree(); err != nil {
+				*t = &tree{root: -1, empty: -1} // the next ask tries again
+				return nil, err
+			}
+		}
+		fd, err := (*t).clone()
+		return []int{fd}, err
+	}
+	for _, l := range p.Layers {
+		fd, err := unix.Open(l.Lower, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			for _, fd := range fds {
 				unix.Close(fd)
 			}
-			fds = nil
-		}
-	}()
-	if ask == askMounts {
-		for _, b := range p.Binds {
-			fd, err := unix.OpenTree(unix.AT_FDCWD, b.From, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-			if err != nil {
-				return fds, &os.PathError{Op: "open_tree", Path: b.From, Err: err}
-			}
-			fds = append(fds, fd)
-		}
-	}
-	for _, l := range p.Layers {
-		fd := -1
-		if ask == askMounts {
-			fd, err = unix.OpenTree(unix.AT_FDCWD, l.Lower, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-		} else {
-			fd, err = unix.Open(l.Lower, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		}
-		if err != nil {
-			return fds, &os.PathError{Op: "open", Path: l.Lower, Err: err}
+			return nil, &os.PathError{Op: "open", Path: l.Lower, Err: err}
 		}
 		fds = append(fds, fd)
 	}

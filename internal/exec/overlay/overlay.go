@@ -5,10 +5,11 @@
 // as it is. The host reaches the view by an open folder that the holder sends, and a child by clones of the same
 // mounts, which it attaches in namespaces of its own before its program begins. So all of them see one truth.
 //
-// In a child everything else of the file system is read-only, devices but a few are unusable, temporary folders are the
-// layer's, the folders in Plan.Covers and /run are empty, and there is no network but the loopback interface. A child
-// cannot take the mounts away: it has no CAP_SYS_ADMIN in the namespace that owns them, and in a namespace that it makes
-// below they are locked.
+// A child has a root of its own, see tree. In it everything else of the file system is read-only, and no socket or pipe
+// outside of the layers can be reached by its path; devices but a few are absent, temporary folders are the layer's, the
+// folders in Plan.Covers are empty, and there is no network but the loopback interface. A child cannot take the mounts away:
+// it has no CAP_SYS_ADMIN in the namespace that owns them, and in a namespace that it makes below they are locked. It has no
+// shared memory or message queues with others and, from Linux 6.12 on, sends signals only to what it started.
 //
 // The package imports nothing of the project, and begins in init, as package keeper does.
 package overlay
@@ -38,15 +39,15 @@ type Plan struct {
 	Layers []Layer
 	Binds  []Bind   // temporary folders
 	Covers []string // files and folders that a child must not see
+	// Sockets are those outside of the layers at which a child can reach what listens.
+	Sockets []string
 	// Network leaves children the network of the host.
 	Network bool
 }
 
 // Space is what a child needs to enter a view. The caller closes it when the child was started.
 type Space struct {
-	Mounts []*os.File // in the order of paths
-	Paths  []string
-	Covers []string
+	Mounts []*os.File // the root, and what Prepare adds
 	Net    bool
 	User   bool // the child needs a user namespace; always set
 }
@@ -61,8 +62,9 @@ func (s *Space) Close() {
 	}
 }
 
-// Probe tries whether views can be made whose changes are stored in a folder, which it makes.
-func Probe(dir string) error {
+// Probe tries whether views can be made whose changes are stored in a folder, which it makes, and whether programs can
+// run in them, with the network of the host if network is set.
+func Probe(dir string, network bool) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -78,13 +80,13 @@ func Probe(dir string) error {
 			return err
 		}
 	}
-	h, err := Hold(Plan{Layers: []Layer{l}})
+	h, err := Hold(Plan{Layers: []Layer{l}, Network: network})
 	if err != nil {
 		return err
 	}
 	root, err := h.Root(l.Lower)
 	if err == nil {
-		err = errors.Join(root.WriteFile("probe", nil, 0o600), root.Close())
+		err = errors.Join(root.WriteFile("probe", nil, 0o600), root.Close(), h.probe(l.Lower))
 	}
 	h.Close()
 	os.Chmod(filepath.Join(l.Work, "work"), 0o700)

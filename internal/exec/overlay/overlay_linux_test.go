@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-func view(t *testing.T) (string, *Holder) {
+// view makes a view of a folder, with what a plan says beside it.
+func view(t *testing.T, p Plan) (string, *Holder) {
 	t.Helper()
 	base := t.TempDir()
 	for _, d := range []string{"real", "up", "work", "tmp"} {
@@ -20,11 +21,9 @@ func view(t *testing.T) (string, *Holder) {
 	if err := os.WriteFile(filepath.Join(real, "a"), []byte("old"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	p := Plan{
-		Layers: []Layer{{real, filepath.Join(base, "up"), filepath.Join(base, "work")}},
-		Binds:  []Bind{{filepath.Join(base, "tmp"), "/tmp"}},
-		Covers: []string{"/run"},
-	}
+	p.Layers = []Layer{{real, filepath.Join(base, "up"), filepath.Join(base, "work")}}
+	p.Binds = []Bind{{filepath.Join(base, "tmp"), "/tmp"}}
+	p.Covers = append(p.Covers, "/run")
 	if err := p.Binds[0].Mountpoint(real); err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +31,10 @@ func view(t *testing.T) (string, *Holder) {
 	if err != nil {
 		t.Skipf("no view: %v", err)
 	}
-	t.Cleanup(h.Close)
+	t.Cleanup(func() {
+		h.Close()
+		os.Chmod(filepath.Join(base, "work", "work"), 0o700)
+	})
 	return real, h
 }
 
@@ -59,7 +61,7 @@ func run(t *testing.T, h *Holder, dir, line string) string {
 //
 //redteam:attack Staged calls change nothing: a program that unmounts its view, makes namespaces, or uses another process
 func TestOneTruth(t *testing.T) {
-	real, h := view(t)
+	real, h := view(t, Plan{})
 	root, err := h.Root(real)
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,11 @@ func (*Holder) Root(string) (*os.Root, error) { return nil, ErrNone }
 // Space returns ErrNone.
 func (*Holder) Space() (*Space, error) { return nil, ErrNone }
 
+func (*Holder) probe(string) error { return ErrNone }
+
+// Left returns nil.
+func (*Holder) Left() []string { return nil }
+
 // Done returns nil, which is never closed.
 func (*Holder) Done() <-chan struct{} { return nil }
 

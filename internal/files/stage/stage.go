@@ -90,6 +90,7 @@ type Options struct {
 	Most    int           // open tasks of one principal; 0 means 50
 	Bytes   int64         // of one task; 0 means 20 GiB
 	Network bool          // children have the network of the host
+	Sockets []string      // outside of the folders, to which programs may connect
 	Scratch []string      // folders that programs may change and whose changes are dropped, such as caches
 }
 

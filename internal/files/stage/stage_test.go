@@ -27,7 +27,7 @@ func open(t *testing.T, o Options) (*Manager, string) {
 	o.Dir = filepath.Join(base, "tasks")
 	if copies {
 		o.Copies = func() bool { return true }
-	} else if err := overlay.Probe(o.Dir); errors.Is(err, overlay.ErrNone) {
+	} else if err := overlay.Probe(o.Dir, o.Network); errors.Is(err, overlay.ErrNone) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gatehouse/internal/exec/overlay"
 	"gatehouse/internal/files/merged"
 )
 
@@ -277,18 +278,16 @@ func linkTime(root *os.Root, name string, nanos int64) error {
 // clone copies a file, sharing its blocks where the file system can, and keeping its holes.
 func clone(to, from *os.File) error { return merged.CopyContent(to, from) }
 
-// mountsWithin returns the first mount below a folder, which an overlay would hide.
+// mountsWithin returns a mount below a folder, which an overlay would hide.
 func mountsWithin(folder string) string {
-	b, _ := os.ReadFile("/proc/self/mountinfo")
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) > 4 && f[4] != folder && inside(folder, unescape(f[4])) {
-			return unescape(f[4])
+	mounted, _ := overlay.Mounted()
+	for at := range mounted {
+		if at != folder && inside(folder, at) {
+			return at
 		}
 	}
 	return ""
 }
-
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace
 
 // giveTo gives a folder the owner of another, which an ordinary user is already.
 func giveTo(dir string, like fs.FileInfo) {

@@ -201,6 +201,10 @@ func (m *Manager) open(l *live, folders []string) error {
 		return fmt.Errorf("the view of task %s: %w", t.ID, err)
 	}
 	l.holder = h
+	if left := h.Left(); len(left) > 0 {
+		m.opts.Log.Warn("programs of a staged task see nothing in folders of which no overlay can be made", "task", t.ID,
+			"folders", left)
+	}
 	return nil
 }
 
@@ -241,7 +245,7 @@ func (m *Manager) drop(l *live) {
 
 // plan describes the view of a task, and makes its folders.
 func (m *Manager) plan(t *Task) (p overlay.Plan, err error) {
-	p.Network = m.opts.Network
+	p.Network, p.Sockets = m.opts.Network, m.opts.Sockets
 	if m.opts.Covers != nil {
 		p.Covers = m.opts.Covers()
 	}

@@ -21,7 +21,7 @@ import (
 // staged runs a host whose context agent stages, in which an agent of ann has made a task, and returns its folder.
 func staged(t *testing.T) (h *host, folder string) {
 	t.Helper()
-	if err := overlay.Probe(filepath.Join(t.TempDir(), "probe")); err != nil {
+	if err := overlay.Probe(filepath.Join(t.TempDir(), "probe"), false); err != nil {
 		t.Skip(err)
 	}
 	cfg := settings(t)

@@ -17,7 +17,7 @@ func TestClaudeCodeIsStaged(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	if err := overlay.Probe(filepath.Join(t.TempDir(), "probe")); err != nil {
+	if err := overlay.Probe(filepath.Join(t.TempDir(), "probe"), false); err != nil {
 		t.Skip(err)
 	}
 	host := build(t)
