@@ -8,6 +8,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,9 +39,13 @@ type BucketOptions struct {
 // the bucket's leader has, which may be old for as long as a deposed leader does not know it: whatever must not
 // be decided twice is decided by Create, Update and Delete.
 type Bucket struct {
-	n    *Node
-	name string
-	kv   jetstream.KeyValue
+	n      *Node
+	name   string
+	kv     jetstream.KeyValue
+	stream jetstream.Stream
+
+	mu     sync.Mutex
+	trails map[string]trail // of some records, by key
 }
 
 func (n *Node) stream(bucket string) string { return "gatehouse-" + n.opts.Name + "-" + bucket }
@@ -134,10 +139,14 @@ func (n *Node) openBucket(ctx context.Context, name string) (*Bucket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", name, err)
 	}
+	stream, err := n.js.Stream(ctx, "KV_"+n.stream(name))
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %s: %w", name, err)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.buckets[name] == nil {
-		n.buckets[name] = &Bucket{n: n, name: name, kv: kv}
+		n.buckets[name] = &Bucket{n: n, name: name, kv: kv, stream: stream}
 	}
 	return n.buckets[name], nil
 }
@@ -148,25 +157,26 @@ const readAgain = time.Second
 
 // Get returns a record. It waits for the election of a leader until ctx is done.
 func (b *Bucket) Get(ctx context.Context, key string) (Record, error) {
-	once, cancel := context.WithTimeout(ctx, readAgain)
-	e, err := b.kv.Get(once, encodeKey(key))
-	cancel()
-	for err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) && !errors.Is(err, jetstream.ErrKeyDeleted) &&
-		ctx.Err() == nil {
-		once, cancel := context.WithTimeout(ctx, readAgain)
-		e, err = b.kv.Get(once, encodeKey(key))
-		cancel()
+	m, err := b.lastAgain(ctx, key)
+	if err == nil && (m == nil || m.Header.Get(operationHeader) != "") {
+		err = ErrNotFound
 	}
 	if err != nil {
 		return Record{}, b.readError(key, err)
 	}
-	return Record{Key: key, Value: e.Value(), Revision: e.Revision(), At: e.Created()}, nil
+	return Record{Key: key, Value: m.Data, Revision: m.Sequence, At: m.Time}, nil
 }
 
-// Create writes a record that does not exist, and returns its revision.
-func (b *Bucket) Create(ctx context.Context, key string, value []byte) (uint64, error) {
-	revision, err := b.kv.Create(ctx, encodeKey(key), value)
-	return revision, b.writeError(key, err)
+// lastAgain is last, asked again until a leader answers or ctx is done.
+func (b *Bucket) lastAgain(ctx context.Context, key string) (*jetstream.RawStreamMsg, error) {
+	for {
+		once, cancel := context.WithTimeout(ctx, readAgain)
+		m, err := b.last(once, key)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return m, err
+		}
+	}
 }
 
 // CreateNext writes a record that does not exist, if the newest record of the bucket has the revision last, and returns its
@@ -184,20 +194,12 @@ func (b *Bucket) CreateNext(ctx context.Context, key string, value []byte, last 
 // Remove removes a record without a mark of it, so that the bucket becomes smaller. It is for records that are written
 // once: an Update of another writer may come before or after it.
 func (b *Bucket) Remove(ctx context.Context, key string) error {
-	s, err := b.n.js.Stream(ctx, "KV_"+b.n.stream(b.name))
-	if err == nil {
-		err = s.Purge(ctx, jetstream.WithPurgeSubject("$KV."+b.n.stream(b.name)+"."+encodeKey(key)))
-	}
-	return b.writeError(key, err)
+	return b.writeError(key, b.stream.Purge(ctx, jetstream.WithPurgeSubject(b.subject(key))))
 }
 
 // RemoveBefore removes the records with a lower revision, without marks of them.
 func (b *Bucket) RemoveBefore(ctx context.Context, revision uint64) error {
-	s, err := b.n.js.Stream(ctx, "KV_"+b.n.stream(b.name))
-	if err == nil {
-		err = s.Purge(ctx, jetstream.WithPurgeSequence(revision))
-	}
-	return b.writeError("*", err)
+	return b.writeError("*", b.stream.Purge(ctx, jetstream.WithPurgeSequence(revision)))
 }
 
 // Size returns the bytes of all records on a disk.
@@ -219,28 +221,6 @@ func (b *Bucket) Keys(ctx context.Context) (all []string, err error) {
 		all = append(all, decodeKey(key))
 	}
 	return all, context.Cause(ctx)
-}
-
-// Update writes a record whose revision is still the given one, and returns its new revision.
-func (b *Bucket) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
-	revision, err := b.kv.Update(ctx, encodeKey(key), value, revision)
-	return revision, b.writeError(key, err)
-}
-
-// Put writes a record whatever its revision is.
-func (b *Bucket) Put(ctx context.Context, key string, value []byte) (uint64, error) {
-	revision, err := b.kv.Put(ctx, encodeKey(key), value)
-	return revision, b.writeError(key, err)
-}
-
-// Delete removes a record whose revision is still the given one. A mark of it stays; see Purge.
-func (b *Bucket) Delete(ctx context.Context, key string, revision uint64) error {
-	return b.writeError(key, b.kv.Delete(ctx, encodeKey(key), jetstream.LastRevision(revision)))
-}
-
-// Purge removes a record whose revision is still the given one, with its history.
-func (b *Bucket) Purge(ctx context.Context, key string, revision uint64) error {
-	return b.writeError(key, b.kv.Purge(ctx, encodeKey(key), jetstream.LastRevision(revision)))
 }
 
 // Confirmed returns the record after it was replicated once more, unchanged: unlike Get it cannot be old. It costs
@@ -420,9 +400,6 @@ func record(e jetstream.KeyValueEntry) Record {
 }
 
 func (b *Bucket) readError(key string, err error) error {
-	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrKeyDeleted) {
-		err = ErrNotFound
-	}
 	return fmt.Errorf("read %s of %s: %w", key, b.name, err)
 }
 
@@ -434,8 +411,8 @@ func (b *Bucket) writeError(key string, err error) error {
 	}
 	api, explicit := errors.AsType[jetstream.JetStreamError](err)
 	switch {
-	case explicit && api.APIError() != nil && conflict(api.APIError().ErrorCode),
-		errors.Is(err, jetstream.ErrKeyExists), errors.Is(err, jetstream.ErrKeyRevisionMismatch):
+	case errors.Is(err, ErrConflict):
+	case explicit && api.APIError() != nil && conflict(api.APIError().ErrorCode):
 		err = fmt.Errorf("%w: %w", ErrConflict, err)
 	case explicit && api.APIError() != nil && api.APIError().ErrorCode != 0:
 		// the leader refused it

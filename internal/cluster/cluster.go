@@ -23,9 +23,7 @@ const Program = "gatehouse-nats"
 
 // The errors of operations between nodes. All others mean that the operation failed without effect.
 var (
-	// ErrConflict means that the record has another revision. That may be because of this very write: while a leader
-	// that was deposed does not know it, both leaders answer, and the refusal may arrive first. So read the record, and
-	// tell one's own write by a name in it.
+	// ErrConflict means that the record has another revision, and that nothing was written.
 	ErrConflict = errors.New("it has another revision, not written")
 	// ErrNotFound means that there is no record with this key.
 	ErrNotFound = errors.New("no such record")

@@ -117,6 +117,7 @@ func TestThreeNodes(t *testing.T) {
 		return true
 	})
 	t.Run("records", func(t *testing.T) { testRecords(t, a, b) })
+	t.Run("contention", func(t *testing.T) { testContention(t, nodes...) })
 	t.Run("lists", func(t *testing.T) { testLists(t, nodes...) })
 	t.Run("requests", func(t *testing.T) { testRequests(t, a, b) })
 	t.Run("streams", func(t *testing.T) { testPipes(t, a, b) })

@@ -123,8 +123,7 @@ func (f *Files) Change(path string, change func(old []byte) ([]byte, error)) err
 		if !again(err) || ctx.Err() != nil {
 			return fmt.Errorf("change %s on all nodes: %w", path, err)
 		}
-		// A deposed leader may have refused what the new one has written.
-		if sent = nil; !errors.Is(err, cluster.ErrNotRun) {
+		if sent = nil; errors.Is(err, cluster.ErrMayHaveRun) {
 			sent = content
 		}
 	}

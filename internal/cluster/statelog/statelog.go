@@ -8,7 +8,6 @@ package statelog
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,7 +40,6 @@ type mount struct {
 	value    any
 	revision uint64
 	record   uint64        // the revision of the record in its bucket; 0 if there is none
-	writes   []string      // see stored
 	changed  chan struct{} // closed with the next change
 }
 
@@ -50,25 +48,6 @@ type stored struct {
 	Revision uint64 `json:"revision"`
 	Value    any    `json:"value"`
 	Format   int    `json:"format,omitempty"` // see cluster.Format
-	// Writes names the newest changes, the last one first, each by a random text. While a leader that was deposed does
-	// not know it, it refuses a write that the new one makes, and the writer hears of the refusal first. By its name
-	// the writer finds out that it was made, and does not make it again.
-	Writes []string `json:"writes,omitempty"`
-}
-
-// mostWrites is how many changes a record names.
-const mostWrites = 64
-
-// made reports whether the change to a revision is the one with this name. known is false if the mount has changed so
-// often since that it does not say.
-func (m *mount) made(revision uint64, name string) (made, known bool) {
-	if m.revision < revision {
-		return false, true
-	}
-	if since := m.revision - revision; since < uint64(len(m.writes)) {
-		return m.writes[since] == name, true
-	}
-	return false, false
 }
 
 // Open opens the log in a bucket, which it makes if it is missing. The code that opened it closes it after the trees.
@@ -129,7 +108,7 @@ func (l *Log) applyRecord(r cluster.Record) error {
 	if r.Revision <= m.record {
 		return nil
 	}
-	m.value, m.revision, m.record, m.writes = s.Value, s.Revision, r.Revision, s.Writes
+	m.value, m.revision, m.record = s.Value, s.Revision, r.Revision
 	close(m.changed)
 	m.changed = make(chan struct{})
 	return nil
@@ -191,9 +170,7 @@ func (l *Log) Append(ctx context.Context, name string, expected uint64, p state.
 	if err != nil {
 		return 0, err
 	}
-	id := rand.Text()[:10]
-	writes := append([]string{id}, m.writes[:min(len(m.writes), mostWrites-1)]...)
-	record, err := json.Marshal(stored{expected + 1, value, cluster.Format, writes})
+	record, err := json.Marshal(stored{expected + 1, value, cluster.Format})
 	if err != nil {
 		return 0, err
 	}
@@ -202,24 +179,14 @@ func (l *Log) Append(ctx context.Context, name string, expected uint64, p state.
 			len(record), cluster.MaxMessage)
 	}
 	at, err := l.write(ctx, name, record, m.record)
-	if _, late := errors.AsType[*state.Conflict](err); late {
-		m := l.known(name)
-		made, known := m.made(expected+1, id)
-		switch {
-		case made:
-			return expected + 1, nil
-		case !known:
-			return 0, fmt.Errorf("%s was changed often meanwhile: %w", name, cluster.ErrMayHaveRun)
-		}
-	}
 	if err != nil {
 		return 0, err
 	}
 	return expected + 1, l.applyRecord(cluster.Record{Key: name, Value: record, Revision: at})
 }
 
-// write replaces a record. The error is a *state.Conflict if another node has replaced it. A write can also be refused
-// because of one that is not decided yet, or by a deposed leader: then it is tried again.
+// write replaces a record. The error is a *state.Conflict if another node has replaced it, which the leader that answers
+// may not know yet: then it is asked again.
 func (l *Log) write(ctx context.Context, name string, value []byte, record uint64) (at uint64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, behind, errors.New("its record is being written by another node"))
 	defer cancel()

@@ -30,20 +30,6 @@ func TestLog(t *testing.T) {
 	t.Run("nodes have the same state", func(t *testing.T) { testSameState(t, all) })
 }
 
-// TestAChangeThatWasRefusedAndMade recognises a change that one leader has refused and another one made.
-func TestAChangeThatWasRefusedAndMade(t *testing.T) {
-	m := mount{revision: 7, writes: []string{"c", "b", "a"}}
-	for _, c := range []struct {
-		revision    uint64
-		name        string
-		made, known bool
-	}{{8, "d", false, true}, {7, "c", true, true}, {6, "b", true, true}, {6, "x", false, true}, {4, "x", false, false}} {
-		if made, known := m.made(c.revision, c.name); made != c.made || known != c.known {
-			t.Errorf("%+v: %v, %v", c, made, known)
-		}
-	}
-}
-
 // testContract holds a log in the cluster to the contract of all logs.
 func testContract(t *testing.T, all []*cluster.Node) {
 	made := map[state.Log]string{}

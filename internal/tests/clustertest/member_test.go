@@ -225,9 +225,6 @@ func (m *member) runRecord(ctx context.Context, op operation) (out outcome, err 
 	default:
 		return outcome{Error: "not run"}, err
 	}
-	if errors.Is(err, cluster.ErrConflict) { // perhaps of a leader that was deposed, while the new one has written it
-		out.Error = "may have run"
-	}
 	out.OK = err == nil
 	return out, err
 }
