@@ -277,9 +277,12 @@ func hold() int {
 		return 1
 	}
 	var t *tree
-	err := p.mount()
+	kinds, err := Mounted()
 	if err == nil {
-		t, err = p.newTree()
+		err = p.mount()
+	}
+	if err == nil {
+		t, err = p.newTree(kinds)
 	}
 	if err != nil {
 		io.WriteString(host, err.Error())
@@ -371,8 +374,9 @@ func (p *Plan) answer(ask byte, t **tree) (fds []int, err error) {
 	if ask == askTree {
 		if time.Since((*t).made) > treeAge {
 			(*t).close()
-			if *t, err = p.newTree(); err != nil {
-				*t = &tree{root: -1, empty: -1} // the next ask tries again
+			kinds := (*t).kinds
+			if *t, err = p.newTree(kinds); err != nil {
+				*t = &tree{kinds: kinds, root: -1, empty: -1} // the next ask tries again
 				return nil, err
 			}
 		}

@@ -106,3 +106,13 @@ func TestOneTruth(t *testing.T) {
 		t.Error("the view was left")
 	}
 }
+
+// Where a view can be made, the probe says so, also for a folder in one of temporary files.
+func TestProbe(t *testing.T) {
+	_, _ = view(t, Plan{}) // skips the test where none can be made
+	for _, network := range []bool{false, landlockVersion() >= scoped} {
+		if err := Probe(filepath.Join(t.TempDir(), "tasks"), network); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -45,7 +45,7 @@ const treeAge = 5 * time.Second
 type tree struct {
 	plan   *Plan
 	made   time.Time
-	kinds  map[string]string // types of file systems by mount point
+	kinds  map[string]string // types of file systems by mount point, without those of the holder
 	points []string          // the mount points, sorted
 	at     string            // where it is mounted
 	root   int               // its root, open
@@ -55,9 +55,9 @@ type tree struct {
 	left   []string // paths that children do not see
 }
 
-// newTree mounts the root of children. The caller closes it.
-func (p *Plan) newTree() (t *tree, err error) {
-	t = &tree{plan: p, made: time.Now(), root: -1, empty: -1}
+// newTree mounts the root of children. kinds are the types of what was mounted before the view. The caller closes the tree.
+func (p *Plan) newTree(kinds map[string]string) (t *tree, err error) {
+	t = &tree{plan: p, made: time.Now(), kinds: kinds, root: -1, empty: -1}
 	defer func() {
 		for _, fd := range t.names {
 			unix.Close(fd)
@@ -66,9 +66,6 @@ func (p *Plan) newTree() (t *tree, err error) {
 			t.close()
 		}
 	}()
-	if t.kinds, err = Mounted(); err != nil {
-		return nil, err
-	}
 	t.points = slices.Sorted(maps.Keys(t.kinds))
 	base, err := temporary("mode=0755,size=4m")
 	if err != nil {
@@ -361,7 +358,7 @@ func (t *tree) mountsOnly(path string, to int) error {
 
 // replaced reports whether all of a folder is replaced or covered anyway.
 func (t *tree) replaced(path string) bool {
-	return slices.Contains(t.plan.Covers, path) ||
+	return path == t.at || slices.Contains(t.plan.Covers, path) ||
 		slices.ContainsFunc(t.plan.Binds, func(b Bind) bool { return b.To == path })
 }
 
