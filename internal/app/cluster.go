@@ -204,8 +204,7 @@ func LeaveCluster(ctx context.Context, f config.Folders, program string, alone b
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return "", errors.New("there is no node in this data folder: " + f.Data)
 	}
-	if n, err := cluster.Visitor(dir); err == nil {
-		n.Close()
+	if cluster.Running(ctx, dir) {
 		return "", errors.New("the node of this machine runs: stop it first, then leave")
 	}
 	if !alone {

@@ -89,6 +89,10 @@ func OpenAuthority(dir string) (*Authority, error) {
 	if a.complete() {
 		return a, nil
 	}
+	if _, x, err := readExternal(dir); err == nil && x != nil {
+		return nil, errors.New("the engine of this cluster is an external one, so that a node joins without a token: start it " +
+			"with the same cluster.name, cluster.nats.address and cluster.nats.credentials")
+	}
 	if _, err := os.Stat(filepath.Join(dir, "node.json")); err == nil {
 		return nil, fmt.Errorf(
 			"the cluster of this node has no certificates, because it is on loopback alone; start its " +

@@ -106,7 +106,7 @@ func (n *Node) makeBucket(ctx context.Context, name string, o BucketOptions) (*B
 		MaxMsgSize:        MaxMessage,
 		Discard:           jetstream.DiscardNew,
 		Storage:           jetstream.FileStorage,
-		Replicas:          n.replicas,
+		Replicas:          n.copies(),
 		AllowRollup:       true,
 		DenyDelete:        true,
 		AllowDirect:       false, // a replica may be behind

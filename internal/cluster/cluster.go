@@ -38,14 +38,6 @@ var (
 // MinNodes is how many nodes form a cluster. Two would be worse than one: the loss of either would stop both.
 const MinNodes = 3
 
-// External is a NATS with JetStream that this host does not start.
-type External struct {
-	Address     string // URLs, separated by commas
-	Credentials string // file of NATS credentials; "" for none
-	CA          string // file of certificates that its certificate is verified with; "" for those of the system
-	Replicas    int    // of each bucket; 0 means 3
-}
-
 // Options configures a Node.
 type Options struct {
 	Name      string   // of the cluster
@@ -125,6 +117,9 @@ func Start(ctx context.Context, o Options) (n *Node, err error) {
 	if n.id, err = loadID(filepath.Join(o.Dir, nodeFileName), o.Name); err != nil {
 		return nil, err
 	}
+	if err := o.noteExternal(); err != nil {
+		return nil, err
+	}
 	n.life, n.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
@@ -154,6 +149,7 @@ func Start(ctx context.Context, o Options) (n *Node, err error) {
 		return n, err
 	}
 	n.running.Go(func() { n.renew(n.life) })
+	n.running.Go(func() { n.keepReplicas(n.life) })
 	return n, nil
 }
 
@@ -172,12 +168,7 @@ func (n *Node) connect(ctx context.Context) (err error) {
 	if x := n.opts.External; x != nil {
 		url = x.Address
 		n.replicas = cmp.Or(x.Replicas, 3)
-		if x.Credentials != "" {
-			options = append(options, nats.UserCredentials(x.Credentials))
-		}
-		if x.CA != "" {
-			options = append(options, nats.RootCAs(x.CA))
-		}
+		options = append(options, x.options()...)
 	} else {
 		if n.engine, err = startEngine(ctx, n.opts, n.id); err != nil {
 			return err
@@ -198,6 +189,9 @@ func (n *Node) connect(ctx context.Context) (err error) {
 		case <-ctx.Done():
 			return fmt.Errorf("connect to NATS at %s: %w: %w", url, context.Cause(ctx), err)
 		}
+	}
+	if err := checkPayload(n.conn); err != nil {
+		return err
 	}
 	n.js, err = jetstream.New(n.conn, jetstream.WithDefaultTimeout(requestTime))
 	return err
@@ -222,7 +216,7 @@ func (e tooFew) Error() string {
 // enter opens the bucket of members, makes it if there are enough nodes, and records this node there.
 func (n *Node) enter(ctx context.Context) error {
 	b, err := n.openBucket(ctx, membersBucket)
-	if here := len(n.Nodes()); err != nil && here < n.nodesWanted() {
+	if here := len(n.Nodes()); err != nil && here < MinNodes {
 		return tooFew{here}
 	}
 	if errors.Is(err, ErrNotFound) {
@@ -238,14 +232,6 @@ func (n *Node) enter(ctx context.Context) error {
 	n.members = b
 	n.mu.Unlock()
 	return n.peers.registerNode(ctx, b)
-}
-
-// nodesWanted is how many nodes the records need: an external engine has its own machines.
-func (n *Node) nodesWanted() int {
-	if n.opts.External != nil {
-		return 1
-	}
-	return MinNodes
 }
 
 func retryable(err error) bool {

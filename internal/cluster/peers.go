@@ -89,6 +89,9 @@ func newPeers(n *Node) *peers {
 	}
 }
 
+// hearsTopic is the topic of the question whether a node hears another one.
+const hearsTopic = "hears"
+
 // beatsPerLease is how often a node is heard within the time after which it counts as dead.
 const beatsPerLease = 5
 
@@ -102,7 +105,7 @@ func (p *peers) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = p.n.Handle("hears", func(_ context.Context, _ string, id []byte) ([]byte, error) {
+	_, err = p.n.Handle(hearsTopic, func(_ context.Context, _ string, id []byte) ([]byte, error) {
 		if p.n.Alive(string(id)) {
 			return []byte("yes"), nil
 		}
@@ -539,7 +542,7 @@ func (n *Node) Dead(ctx context.Context, id string) (bool, error) {
 		}
 		asked++
 		go func() {
-			raw, err := n.Request(ctx, peer.ID, "hears", []byte(id))
+			raw, err := n.Request(ctx, peer.ID, hearsTopic, []byte(id))
 			votes <- err == nil && string(raw) == "no"
 		}()
 	}

@@ -83,21 +83,45 @@ func (n *Node) removeMember(ctx context.Context, id string) error {
 		}
 		n.log.Warn("a node was removed from the cluster", "node", id, "host", member.Host)
 	}
+	if err := n.shrink(ctx); err != nil {
+		return err
+	}
 	return n.evict(ctx, id)
+}
+
+// shrink makes the buckets have no more copies than the remaining members take, so that the engine can remove a peer.
+func (n *Node) shrink(ctx context.Context) error {
+	if n.engine == nil {
+		return nil
+	}
+	left, err := n.remaining(ctx, "")
+	if err != nil {
+		return err
+	}
+	err = n.setReplicas(ctx, replicasOf(left))
+	if errors.Is(err, ErrHeld) || errors.Is(err, ErrConflict) { // another node does it
+		return nil
+	}
+	return err
+}
+
+// remaining returns how many members there are without one.
+func (n *Node) remaining(ctx context.Context, without string) (left int, err error) {
+	all, err := n.members.List(ctx)
+	for _, r := range all {
+		var m Peer
+		if ValidID(r.Key) && json.Unmarshal(r.Value, &m) == nil && m.Removed == nil && r.Key != without {
+			left++
+		}
+	}
+	return left, err
 }
 
 // mayRemove returns why a member must stay.
 func (n *Node) mayRemove(ctx context.Context, id string) error {
-	all, err := n.members.List(ctx)
+	left, err := n.remaining(ctx, id)
 	if err != nil {
 		return err
-	}
-	left := 0
-	for _, r := range all {
-		var m Peer
-		if json.Unmarshal(r.Value, &m) == nil && m.Removed == nil && r.Key != id {
-			left++
-		}
 	}
 	if left < MinNodes {
 		return fmt.Errorf("without node %s the cluster would have %d members, and it needs at least %d: let another node "+
@@ -214,9 +238,15 @@ func (n *Node) Removed(id string) bool {
 // Out is closed when the other nodes have removed this one.
 func (n *Node) Out() <-chan struct{} { return n.peers.out }
 
-// Resume starts the engine of a node whose host does not run, and returns a visitor by way of it. It is for a node
-// that leaves.
+// Resume starts the engine of a node whose host does not run, if it is embedded, and returns a visitor by way of it. It is
+// for a node that leaves.
 func Resume(ctx context.Context, dir, program string) (*Node, error) {
+	if _, x, err := readExternal(dir); err != nil || x != nil {
+		if err != nil {
+			return nil, err
+		}
+		return Visitor(dir)
+	}
 	program, err := FindProgram(program)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,8 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Visit sends a request to any node, by way of the engine of the node whose folder is dir, which must run on this
-// machine.
+// Visit sends a request to any node, by way of the engine of the node whose folder is dir; see Visitor.
 func Visit(ctx context.Context, dir, topic string, data []byte) ([]byte, error) {
 	n, err := Visitor(dir)
 	if err != nil {
@@ -27,12 +27,23 @@ func Visit(ctx context.Context, dir, topic string, data []byte) ([]byte, error) 
 	return n.RequestAny(ctx, topic, data)
 }
 
-// Visitor connects a command to the cluster, by way of the engine of the node whose folder is dir, which must run on
-// this machine. A visitor is no member: it has records and sends requests, and nothing else of a Node.
+// Visitor connects a command to the cluster, by way of the engine of the node whose folder is dir: an embedded one must
+// run on this machine. A visitor is no member: it has records and sends requests, and nothing else of a Node.
 func Visitor(dir string) (*Node, error) {
+	name, x, err := readExternal(dir)
+	if err != nil {
+		return nil, err
+	}
+	if x != nil {
+		conn, err := nats.Connect(x.Address, append(x.options(), nats.MaxReconnects(0))...)
+		if err != nil {
+			return nil, fmt.Errorf("the NATS server of cluster %s does not answer: %w", name, err)
+		}
+		return visitor(conn, name, cmp.Or(x.Replicas, MinNodes))
+	}
 	raw, err := os.ReadFile(filepath.Join(dir, "nats.json"))
 	if err != nil {
-		return nil, fmt.Errorf("no node with an embedded engine has its data here: %w", err)
+		return nil, fmt.Errorf("there is no node in this data folder: %w", err)
 	}
 	var config struct {
 		Port          int
@@ -53,15 +64,36 @@ func Visitor(dir string) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the node of cluster %s does not run: %w", config.Cluster.Name, err)
 	}
+	return visitor(conn, config.Cluster.Name, MinNodes)
+}
+
+func visitor(conn *nats.Conn, cluster string, replicas int) (*Node, error) {
 	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(requestTime))
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return &Node{
-		opts: Options{Name: config.Cluster.Name, Start: visitTime}, conn: conn, js: js, replicas: MinNodes,
+		opts: Options{Name: cluster, Start: visitTime}, conn: conn, js: js, replicas: replicas,
 		buckets: map[string]*Bucket{}, log: slog.New(slog.DiscardHandler),
 	}, nil
+}
+
+// Running reports whether the node whose folder is dir runs.
+func Running(ctx context.Context, dir string) bool {
+	id, err := IDOf(dir)
+	if err != nil {
+		return false
+	}
+	n, err := Visitor(dir)
+	if err != nil {
+		return false
+	}
+	defer n.Close()
+	ctx, cancel := context.WithTimeout(ctx, visitTime)
+	defer cancel()
+	_, err = n.Request(ctx, id, hearsTopic, []byte(id))
+	return !errors.Is(err, ErrNotRun)
 }
 
 // visitTime is how long a command waits for the records of the cluster.

@@ -14,7 +14,7 @@ import (
 // addNode starts one more node, as startNodes does, and returns it when it serves.
 func addNode(t *testing.T, nodes []*node, dir string) *node {
 	t.Helper()
-	n := &node{dir: dir, port: freePort(t), output: &lockedBuffer{}}
+	n := &node{dir: dir, port: freePort(t), env: nodes[0].env, output: &lockedBuffer{}}
 	if err := os.MkdirAll(filepath.Join(n.dir, "work"), 0o700); err != nil {
 		t.Fatal(err)
 	}
