@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -38,8 +37,8 @@ type clusterNodes struct {
 	jobs     *jobNotes
 	lease    time.Duration
 
-	transport *http.Transport // to the HTTP servers of other nodes
-	calls     *http.Transport // to the services of calls of other nodes
+	transport *nodebus.Client // of the HTTP servers of other nodes
+	calls     *nodebus.Client // of the services of calls of other nodes
 
 	tasks       *clusterTasks
 	ownPackages *state.Mount[map[string]packages.Record] // a copy of the records on this node, for leaving
@@ -49,6 +48,11 @@ type clusterNodes struct {
 	ended    chan string   // ids of sessions whose records are to be removed
 	lapses   atomic.Uint64 // of the last time that the sessions here were compared with their records
 	compared atomic.Bool   // whether they were
+}
+
+// clientOf returns the client of a service of other nodes.
+func (c *clusterNodes) clientOf(service string) *nodebus.Client {
+	return &nodebus.Client{Service: service, Dial: c.Dial}
 }
 
 // ClusterFolder returns the folder of a node's own files.
@@ -61,8 +65,8 @@ func (a *App) openCluster(ctx context.Context) error {
 		return nil
 	}
 	o := cluster.Options{
-		Name: c.Name, Listen: c.Listen, Advertise: c.Advertise, Join: c.Join, TokenFile: c.TokenFile, TLS: c.TLS,
-		Lease: c.Lease, Program: c.Program, Dir: ClusterFolder(a.cfg.Folders.Data), Version: Version, Log: a.log,
+		Name: c.Name, Listen: c.Listen, Advertise: c.Advertise, Direct: c.Direct, Join: c.Join, TokenFile: c.TokenFile,
+		TLS: c.TLS, Lease: c.Lease, Program: c.Program, Dir: ClusterFolder(a.cfg.Folders.Data), Version: Version, Log: a.log,
 	}
 	if n := c.NATS; n.Address != "" {
 		o.External = &cluster.External{
@@ -76,7 +80,7 @@ func (a *App) openCluster(ctx context.Context) error {
 	nodes := &clusterNodes{
 		Node: node, app: a, log: a.log, ended: make(chan string, 10_000), lease: max(c.Lease, time.Second),
 	}
-	nodes.transport, nodes.calls = nodes.nodeTransport("http"), nodes.nodeTransport(nodebus.Service)
+	nodes.transport, nodes.calls = nodes.clientOf("http"), nodes.clientOf(nodebus.Service)
 	a.nodes = nodes
 	a.closing("cluster", func(context.Context) error { node.Close(); return nil })
 	if nodes.sessions, err = node.Bucket(ctx, "sessions", cluster.BucketOptions{TTL: sessionRecords}); err != nil {

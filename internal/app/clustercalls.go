@@ -12,6 +12,7 @@ import (
 	"gatehouse/internal/cluster"
 	"gatehouse/internal/cluster/nodebus"
 	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/server/httpserver/h1"
 )
 
 // newID returns what makes ids of this node's jobs and outputs; nil without a cluster, which means the default.
@@ -79,6 +80,9 @@ var sharedEvents = []string{
 	"session.*", "context.*", "config.*", "auth.*", "approval.*", "task.*", "package.*", "notification.*", "module.>",
 }
 
+// longestCall bounds the answer to a call of another node. Calls have shorter limits of their own.
+const longestCall = 24 * time.Hour
+
 // serveCalls runs the calls that other nodes send because of their handles.
 func (a *App) serveCalls() error {
 	if a.nodes == nil {
@@ -99,7 +103,9 @@ func (a *App) serveCalls() error {
 	if err := a.serveTasks(); err != nil {
 		return err
 	}
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+	server := &h1.Server{Handler: mux, Log: a.log, Rest: &http.Server{
+		Handler: mux, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute, WriteTimeout: longestCall,
+	}}
 	a.addPart("calls of other nodes", func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.Limits.StopPatience/2)

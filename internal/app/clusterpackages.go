@@ -107,7 +107,7 @@ func (c *clusterNodes) packageCluster() (*packages.Cluster, error) {
 		return nil, fmt.Errorf("places of packages in the cluster: %w", err)
 	}
 	return &packages.Cluster{
-		Node: c.Node, Shared: shared, Places: placed, Transport: c.nodeTransport(packagesService),
+		Node: c.Node, Shared: shared, Places: placed, Transport: c.clientOf(packagesService),
 	}, nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -341,37 +340,6 @@ func nodeError(body []byte, text string) []byte {
 		f.ID = id
 	}
 	return protocol.Respond(f)
-}
-
-// nodeTransport returns the client of the HTTP servers that other nodes have at a service.
-func (c *clusterNodes) nodeTransport(service string) *http.Transport {
-	return &http.Transport{
-		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-			node, _, _ := strings.Cut(addr, ".")
-			conn, err := c.Dial(ctx, node, service)
-			if err != nil {
-				return nil, err
-			}
-			return nodeConn{conn}, nil
-		},
-		MaxIdleConnsPerHost: 64,
-		IdleConnTimeout:     30 * time.Second,
-		DisableCompression:  true,
-	}
-}
-
-// nodeConn is a stream to another node whose end is an error: for a request that it could not write, because a stream
-// had ended that nothing used, http.Transport dials again, except if reading returned io.EOF and the method is POST.
-type nodeConn struct{ net.Conn }
-
-var errStreamEnded = errors.New("the other node ended the stream")
-
-func (c nodeConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if err == io.EOF {
-		err = errStreamEnded
-	}
-	return n, err
 }
 
 // forward sends a request to the node of its session, and the answer back. sent is false if the node did not get

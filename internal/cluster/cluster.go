@@ -40,9 +40,12 @@ const MinNodes = 3
 
 // Options configures a Node.
 type Options struct {
-	Name      string   // of the cluster
-	Listen    string   // HOST:PORT at which other nodes reach the embedded engine
-	Advertise string   // HOST:PORT that other nodes are told; "" means Listen
+	Name      string // of the cluster
+	Listen    string // HOST:PORT at which other nodes reach the embedded engine
+	Advertise string // HOST:PORT that other nodes are told; "" means Listen
+	// Direct is HOST:PORT at which the hosts of other nodes reach this one without NATS. "" means the host of Listen and
+	// any free port, and with an External none; "none" means that streams go over NATS.
+	Direct    string
 	Join      []string // HOST:PORT of nodes that are in the cluster
 	TokenFile string   // of the first start; see Authority.JoinToken
 	TLS       bool     // require certificates on loopback too
@@ -56,7 +59,9 @@ type Options struct {
 	Start time.Duration
 
 	Version string // of the host, which other nodes see
-	Log     *slog.Logger
+	// Dial connects to the hosts of other nodes; nil means that of net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	Log  *slog.Logger
 }
 
 // Node is this host as a member of a cluster. It is safe for concurrent use.
@@ -70,6 +75,7 @@ type Node struct {
 	js     jetstream.JetStream
 	peers  *peers
 	pipes  pipes
+	direct direct
 
 	mu       sync.Mutex
 	buckets  map[string]*Bucket
@@ -91,6 +97,10 @@ func (o *Options) checkOptions() error {
 			return fmt.Errorf("cluster address %q: expected HOST:PORT at which other nodes reach this one: %w",
 				o.Listen, err)
 		}
+	}
+	if _, _, err := net.SplitHostPort(o.Direct); err != nil && o.Direct != "" && o.Direct != noDirect {
+		return fmt.Errorf("cluster.direct %q: expected HOST:PORT at which the hosts of other nodes reach this one, or "+
+			"none: %w", o.Direct, err)
 	}
 	for _, j := range o.Join {
 		if _, _, err := net.SplitHostPort(j); err != nil {
@@ -133,12 +143,16 @@ func Start(ctx context.Context, o Options) (n *Node, err error) {
 		return n, err
 	}
 	n.peers = newPeers(n)
+	if err := n.direct.listen(n); err != nil {
+		return n, err
+	}
 	if err := n.peers.start(n.life); err != nil {
 		return n, err
 	}
 	if err := n.pipes.start(n); err != nil {
 		return n, err
 	}
+	n.direct.start()
 	if err := n.become(ctx); err != nil {
 		if errors.Is(err, ErrRemoved) { // its engine has just become a peer again
 			err = errors.Join(err, n.Remove(ctx, n.id))
@@ -257,6 +271,7 @@ func (n *Node) Close() {
 		n.stop()
 	}
 	n.pipes.close()
+	n.direct.close()
 	if n.peers != nil {
 		n.peers.farewell()
 	}

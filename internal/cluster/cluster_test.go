@@ -120,8 +120,13 @@ func TestThreeNodes(t *testing.T) {
 	t.Run("contention", func(t *testing.T) { testContention(t, nodes...) })
 	t.Run("lists", func(t *testing.T) { testLists(t, nodes...) })
 	t.Run("requests", func(t *testing.T) { testRequests(t, a, b) })
+	eventually(t, "the hosts are connected", func() bool { return linked(nodes...) })
+	t.Run("links", func(t *testing.T) { testLinks(t, a, b) })
 	t.Run("streams", func(t *testing.T) { testPipes(t, a, b) })
 	t.Run("closed streams", func(t *testing.T) { testClosedPipes(t, a, b) })
+	cutLinks(t, nodes...)
+	t.Run("streams over NATS", func(t *testing.T) { testPipes(t, a, b) })
+	t.Run("closed streams over NATS", func(t *testing.T) { testClosedPipes(t, a, b) })
 	t.Run("lease", func(t *testing.T) { testLeases(t, a, b) })
 	t.Run("confirm", func(t *testing.T) { testConfirm(t, nodes) })
 	t.Run("format", func(t *testing.T) { testFormat(t, nodes, fourth) })
@@ -401,6 +406,7 @@ func TestJoinTokens(t *testing.T) {
 	}
 	all[1].TokenFile, all[2].TokenFile = token(time.Hour), token(time.Hour)
 	nodes := startNodes(t, all...)
+	eventually(t, "the hosts of nodes with certificates are connected", func() bool { return linked(nodes...) })
 	for _, n := range nodes {
 		c, err := readCertificate(n.engine.auth.path("node.pem"))
 		if err != nil || c.Subject.CommonName != "node" {

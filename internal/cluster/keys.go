@@ -107,6 +107,9 @@ func (n *Node) renew(ctx context.Context) {
 		}
 		if replaced {
 			n.engine.restart()
+			if err := n.direct.loadKey(); err != nil {
+				n.log.Warn("the new certificate of this node cannot be read", "err", err)
+			}
 		}
 	}
 }

@@ -24,11 +24,14 @@ type Peer struct {
 	Format   int           `json:"format,omitempty"`  // see Format; 0 is 1
 	Address  string        `json:"address,omitempty"` // URL for clients
 	Cluster  string        `json:"cluster,omitempty"` // HOST:PORT for nodes
+	Direct   string        `json:"direct,omitempty"`  // HOST:PORT for their hosts, without NATS
+	Key      string        `json:"key,omitempty"`     // hash of its certificate there
 	Started  time.Time     `json:"started"`
 	Draining bool          `json:"draining,omitempty"`
 	Load     float64       `json:"load"`          // see SetLoad
 	Labels   []string      `json:"has,omitempty"` // see SetLabels; nodes of format 1 read "labels" as an object
 	Alive    bool          `json:"alive"`
+	Linked   bool          `json:"linked,omitempty"` // its host is connected to this one without NATS
 	Member   bool          `json:"member"`
 	Silent   time.Duration `json:"silent,omitempty"` // since it was last heard
 	Removed  *time.Time    `json:"removed,omitempty"`
@@ -152,6 +155,9 @@ func (p *peers) self() Peer {
 	self := Peer{
 		ID: p.n.id, Host: p.host, Boot: p.n.boot, Version: o.Version, Format: Format, Address: p.address,
 		Cluster: cmp.Or(o.Advertise, o.Listen), Started: p.started, Draining: p.draining.Load(), Alive: true,
+	}
+	if own := p.n.direct.own.Load(); own != nil {
+		self.Direct, self.Key = p.n.direct.address, own.hash
 	}
 	if l := p.labels.Load(); l != nil {
 		self.Labels = *l
@@ -396,7 +402,9 @@ func (n *Node) Nodes() []Peer {
 	var all []Peer
 	for _, h := range p.heard {
 		if _, member := p.members[h.beat.ID]; h.alive || member {
-			all = append(all, h.peer(now, p.members))
+			peer := h.peer(now, p.members)
+			peer.Linked = n.direct.to(peer.ID) != nil
+			all = append(all, peer)
 		}
 	}
 	for id, m := range p.members {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -77,7 +78,16 @@ func (p *pipes) close() {
 // Dial opens a stream to a service of another node. The error wraps ErrNotRun if the node did not accept it.
 func (n *Node) Dial(ctx context.Context, node, service string) (net.Conn, error) {
 	p := &n.pipes
-	c := p.addPipe(node)
+	if l := n.direct.to(node); l != nil {
+		c, err := l.dial(ctx, service)
+		if err == nil {
+			return c, nil
+		}
+		if n.direct.to(node) == l {
+			return nil, err
+		} // otherwise the link has failed, and nothing was sent
+	}
+	c := p.addPipe(node, nil, "")
 	if c == nil {
 		return nil, fmt.Errorf("node %s: too many streams: %w", node, ErrNotRun)
 	}
@@ -92,13 +102,18 @@ func (n *Node) Dial(ctx context.Context, node, service string) (net.Conn, error)
 	return c, nil
 }
 
-func (p *pipes) addPipe(node string) *pipe {
+// addPipe returns a new stream, over NATS if there is no link; nil if there are too many. An id is that which the other
+// end of a link has chosen.
+func (p *pipes) addPipe(node string, l *link, id string) *pipe {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.open) >= maxPipes {
+	if p.closed || len(p.open) >= maxPipes || p.open[id] != nil || l != nil && l.pipes.Load() >= maxLinkPipes {
 		return nil
 	}
-	c := &pipe{p: p, id: rand.Text(), node: node, credit: pipeWindow, changed: make(chan struct{})}
+	if l != nil {
+		l.pipes.Add(1)
+	}
+	c := &pipe{p: p, id: cmp.Or(id, rand.Text()), node: node, link: l, credit: pipeWindow, changed: make(chan struct{})}
 	p.open[c.id] = c
 	return c
 }
@@ -112,7 +127,7 @@ func (p *pipes) accept(_ context.Context, from string, data []byte) ([]byte, err
 	if !ok || l == nil || !ValidID(from) || strings.ContainsAny(remote, ".*> \t") {
 		return nil, fmt.Errorf("there is no service %q", service)
 	}
-	c := p.addPipe(from)
+	c := p.addPipe(from, nil, "")
 	if c == nil {
 		return nil, errors.New("too many streams")
 	}
@@ -148,6 +163,7 @@ type pipe struct {
 	p    *pipes
 	id   string
 	node string // at the other end
+	link *link  // nil over NATS
 
 	writing sync.Mutex // guards the order of the numbers while messages are sent; taken before mu
 
@@ -157,6 +173,7 @@ type pipe struct {
 	sent     uint64
 	received uint64
 	request  uint64 // number of the first data that was sent since data was received
+	accepted bool   // by the other end of the link
 	credit   int    // how much may be sent
 	data     []pipeFrame
 	unread   int
@@ -165,6 +182,8 @@ type pipe struct {
 	err      error // after which nothing works
 	stop     func()
 	until    [2]time.Time // deadlines of reading and writing
+
+	requestAt uint64 // position of that request in the link
 }
 
 // pipeFrame is data that was received and not read.
@@ -237,6 +256,15 @@ func (c *pipe) sendFrame(kind byte, payload []byte) error {
 		payload = append(binary.BigEndian.AppendUint64(nil, c.lastRead()), payload...)
 	}
 	c.mu.Unlock()
+	if c.link != nil {
+		at, err := c.link.send(c.id, kind, number, payload, true)
+		c.mu.Lock()
+		if c.request == number {
+			c.requestAt = at
+		}
+		c.mu.Unlock()
+		return err
+	}
 	if remote == "" {
 		return nil
 	}
@@ -248,10 +276,16 @@ func (c *pipe) sendFrame(kind byte, payload []byte) error {
 
 func (c *pipe) receive(kind byte, number uint64, payload []byte) {
 	c.mu.Lock()
+	if kind == pipeAccept {
+		c.accepted = true
+		c.signal()
+		c.mu.Unlock()
+		return
+	}
 	c.received++
 	if number != c.received && kind != pipeReset {
 		c.mu.Unlock()
-		c.reset(fmt.Errorf("node %s: a message was lost: %w", c.node, ErrMayHaveRun), true)
+		go c.reset(fmt.Errorf("node %s: a message was lost: %w", c.node, ErrMayHaveRun), true) // which waits
 		return
 	}
 	switch kind {
@@ -259,7 +293,7 @@ func (c *pipe) receive(kind byte, number uint64, payload []byte) {
 		c.unread += len(payload)
 		if c.unread > 2*pipeWindow {
 			c.mu.Unlock()
-			c.reset(errors.New("the other node sends more than it may"), true)
+			go c.reset(errors.New("the other node sends more than it may"), true)
 			return
 		}
 		c.data = append(c.data, pipeFrame{number: number, data: payload})
@@ -302,6 +336,9 @@ func (c *pipe) reset(err error, tell bool) {
 	c.p.mu.Lock()
 	delete(c.p.open, c.id)
 	c.p.mu.Unlock()
+	if c.link != nil {
+		c.link.pipes.Add(-1)
+	}
 	if stop != nil {
 		stop()
 	}
@@ -377,6 +414,9 @@ func (c *pipe) Write(b []byte) (n int, err error) {
 		}
 		if c.err != nil {
 			defer c.mu.Unlock()
+			if n == 0 && c.request == 0 {
+				return 0, fmt.Errorf("node %s: the stream had ended: %w", c.node, ErrNotRun)
+			}
 			return n, c.err
 		}
 		size := min(len(b), c.credit, pipeChunk)

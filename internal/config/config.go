@@ -171,6 +171,7 @@ type Cluster struct {
 	Name      string        `doc:"Name of the cluster, the same on all of its nodes."`
 	Listen    string        `doc:"host:port at which other nodes reach the engine of this one." kind:"address"`
 	Advertise string        `doc:"host:port that other nodes are told, if it is not that of listen." kind:"address"`
+	Direct    string        `doc:"host:port at which the hosts of other nodes connect to this one, for calls that cross nodes. Empty means the host of listen and any free port, and with nats.address none; none means that calls go through the engines."`
 	Join      []string      `doc:"host:port of other nodes. The first node of a cluster has none."`
 	TokenFile string        `doc:"File with the token by which this node joins for the first time; gatehouse cluster join-token makes one." kind:"path"`
 	TLS       bool          `doc:"Require certificates of nodes on loopback too; elsewhere they are always required."`

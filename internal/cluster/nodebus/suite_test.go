@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -98,15 +97,44 @@ func reaches(t *testing.T, from, to bus.Bus) {
 	t.Fatal("the events of one node do not reach the other")
 }
 
-// TestSuiteOverNATS runs the suite of the bus between two nodes of a cluster.
-func TestSuiteOverNATS(t *testing.T) {
-	nodes := nodetest.Start(t)
-	a, b := nodes[0], nodes[1]
-	for end := time.Now().Add(time.Minute); !a.Alive(b.ID()) || !b.Alive(a.ID()); time.Sleep(20 * time.Millisecond) {
+// await waits until a condition holds.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("two nodes do not hear each other")
+			t.Fatal("after a minute: " + what)
 		}
 	}
+}
+
+// linked reports whether the hosts of two nodes are connected, as one of them sees it.
+func linked(from, to *cluster.Node) bool {
+	return slices.ContainsFunc(from.Nodes(), func(p cluster.Peer) bool { return p.ID == to.ID() && p.Linked })
+}
+
+// TestSuiteOverNATS runs the suite of the bus between two nodes of a cluster whose streams go over NATS.
+func TestSuiteOverNATS(t *testing.T) {
+	nodes := nodetest.Start(t, func(o *cluster.Options) { o.Direct = "none" })
+	a, b := nodes[0], nodes[1]
+	await(t, "two nodes hear each other", func() bool { return a.Alive(b.ID()) && b.Alive(a.ID()) })
+	runSuite(t, a, b)
+	if linked(a, b) {
+		t.Error("two hosts are connected that were told not to be")
+	}
+}
+
+// TestSuiteOverALink runs the suite of the bus between two nodes whose hosts are connected.
+func TestSuiteOverALink(t *testing.T) {
+	nodes := nodetest.Start(t)
+	a, b := nodes[0], nodes[1]
+	await(t, "two hosts are connected", func() bool { return linked(a, b) && linked(b, a) })
+	runSuite(t, a, b)
+	if !linked(a, b) {
+		t.Error("two hosts are no longer connected")
+	}
+}
+
+func runSuite(t *testing.T, a, b *cluster.Node) {
 	bustest.Run(t, func(t *testing.T) bustest.Pair {
 		near, far := bus.New(), bus.New()
 		carry(t, near, a)
@@ -124,10 +152,7 @@ func TestSuiteOverNATS(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		transport := &http.Transport{DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-			id, _, _ := strings.Cut(addr, ".")
-			return a.Dial(ctx, id, Service)
-		}}
+		transport := &Client{Service: Service, Dial: a.Dial}
 		t.Cleanup(func() {
 			transport.CloseIdleConnections()
 			server.Close()

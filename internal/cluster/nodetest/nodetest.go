@@ -15,9 +15,9 @@ import (
 	"gatehouse/internal/cluster"
 )
 
-// Start starts a cluster of three nodes, which ends with the test. It skips the test where the engine is not built, but
+// Start starts a cluster of three nodes, which ends with the test, with options that may be changed. It skips the test where the engine is not built, but
 // not in CI.
-func Start(t *testing.T) []*cluster.Node {
+func Start(t testing.TB, change ...func(*cluster.Options)) []*cluster.Node {
 	t.Helper()
 	program := engine(t)
 	nodes, errs := make([]*cluster.Node, 3), make([]error, 3)
@@ -33,10 +33,14 @@ func Start(t *testing.T) []*cluster.Node {
 	var all sync.WaitGroup
 	for i := range nodes {
 		all.Go(func() {
-			nodes[i], errs[i] = cluster.Start(t.Context(), cluster.Options{
+			o := cluster.Options{
 				Name: "test", Listen: listen[i], Join: listen[:min(i, 1)], Dir: filepath.Join(t.TempDir(), fmt.Sprint(i)),
 				Program: program, Lease: 8 * time.Second, Log: slog.New(slog.DiscardHandler),
-			})
+			}
+			for _, f := range change {
+				f(&o)
+			}
+			nodes[i], errs[i] = cluster.Start(t.Context(), o)
 		})
 	}
 	all.Wait()
@@ -52,7 +56,7 @@ func Start(t *testing.T) []*cluster.Node {
 }
 
 // engine returns the program that make setup builds below the folder of go.mod.
-func engine(t *testing.T) string {
+func engine(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
 	for err == nil {

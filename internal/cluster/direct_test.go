@@ -1,0 +1,112 @@
+package cluster
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// linked reports whether the hosts of all pairs of nodes are connected.
+func linked(nodes ...*Node) bool {
+	for _, a := range nodes {
+		for _, b := range nodes {
+			if a != b && a.direct.to(b.id) == nil {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// cutLinks ends the links between nodes for good.
+func cutLinks(t *testing.T, nodes ...*Node) {
+	t.Helper()
+	for _, n := range nodes {
+		for _, p := range n.Nodes() {
+			n.direct.mu.Lock()
+			l := n.direct.links[p.ID]
+			n.direct.tried[p.ID] = dialed{boot: p.Boot, next: time.Now().Add(time.Hour)}
+			n.direct.mu.Unlock()
+			if l != nil {
+				l.fail(errors.New("the test ends it"))
+			}
+		}
+	}
+	eventually(t, "the links have ended", func() bool {
+		for _, n := range nodes {
+			n.direct.mu.Lock()
+			left := len(n.direct.links)
+			n.direct.mu.Unlock()
+			if left > 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// testLinks refuses what is no node, and frames that are too long.
+func testLinks(t *testing.T, a, b *Node) {
+	refused := func(what string, own *ownKey) {
+		t.Helper()
+		conn, err := net.Dial("tcp", a.direct.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(time.Minute))
+		secure := tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
+		if own != nil {
+			secure = tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{own.pair}})
+		}
+		err = secure.Handshake()
+		if err == nil {
+			_, err = readFrame(secure)
+		}
+		if err == nil {
+			t.Errorf("%s was let in", what)
+		}
+	}
+	var stranger direct
+	stranger.n = &Node{id: b.id}
+	if err := stranger.loadKey(); err != nil {
+		t.Fatal(err)
+	}
+	refused("a connection without a certificate", nil)
+	refused("a certificate of another key with a node's id", stranger.own.Load())
+
+	// Of the two ends b has the certificate that a accepts, and ends the stream with a frame that none may send.
+	conn, err := net.Dial("tcp", a.direct.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure := tls.Client(conn, b.direct.config(func(string) (string, error) { return a.id, nil }))
+	if err := b.direct.handshake(t.Context(), secure); err != nil {
+		t.Fatal(err)
+	}
+	secure.SetDeadline(time.Now().Add(time.Minute))
+	secure.Write([]byte{0xff, 0xff, 0xff, 0xff})
+	for err == nil {
+		_, err = readFrame(secure)
+	}
+	if errors.Is(err, errSilent) || strings.Contains(err.Error(), "timeout") {
+		t.Errorf("a frame of 4 GiB: %v", err)
+	}
+	eventually(t, "the nodes are connected again", func() bool { return linked(a, b) })
+
+	l := &link{d: &a.direct, node: b.id, queued: 100, begun: 100}
+	for at, want := range map[uint64]error{40: ErrMayHaveRun, 100: ErrNotRun} {
+		c := a.pipes.addPipe(b.id, l, "")
+		c.request, c.requestAt = 1, at
+		l.err = nil
+		l.conn = secure
+		l.room = newLink(l.d, b.id, secure).room
+		l.fail(errSilent)
+		if !errors.Is(c.err, want) {
+			t.Errorf("a request at byte %d of a link of which 100 were sent: %v", at, c.err)
+		}
+	}
+}
