@@ -43,7 +43,11 @@ modes and links, and what it ran. The beginning of an ID is enough.`,
 				if len(args) == 0 {
 					return listTasks(w, r, all, asJSON)
 				}
-				shown, err := r.Show(c.Context(), args[0], 0)
+				most := mostShown
+				if asJSON {
+					most = 0
+				}
+				shown, err := r.Show(c.Context(), args[0], most)
 				if err != nil {
 					return err
 				}
@@ -104,6 +108,9 @@ func listTasks(w Environment, r administration.Reviews, all, asJSON bool) error 
 	return t.Flush()
 }
 
+// mostShown is how many changes are printed, unless as JSON.
+const mostShown = 10_000
+
 // showReview prints what a task did.
 func showReview(w Environment, r administration.Review, brief bool) error {
 	fmt.Fprintf(w.Out, "task %s of %s, %s, changes %s\n", r.Task.ID, printable(r.Task.Principal+"/"+r.Task.Context),
@@ -131,6 +138,9 @@ func showReview(w Environment, r administration.Review, brief bool) error {
 				fmt.Fprintln(w.Out, "    "+displaytext.Text(line))
 			}
 		}
+	}
+	if r.Omitted > 0 {
+		fmt.Fprintf(w.Out, "and %d more changes; --json lists them\n", r.Omitted)
 	}
 	for _, group := range []struct {
 		word string

@@ -17,10 +17,22 @@ import (
 // task is. The folder, its index and its present branch stay as they are, and the task stays open.
 func (m *Manager) AcceptBranch(ctx context.Context, id, branch string, c Choice) (r Result, err error) {
 	err = m.locked(id, func(t *Task, _ bool) error {
-		_, chosen, err := t.review(c)
-		if err == nil {
-			r, err = t.commit(ctx, chosen, branch, c.By)
+		if err := t.review(); err != nil {
+			return err
 		}
+		of, err := t.changes(0)
+		if err != nil {
+			return err
+		}
+		if c.ETag != "" && c.ETag != of.ETag {
+			return errShown
+		}
+		w := t.wanted(c)
+		all := slices.DeleteFunc(of.First, func(c Change) bool { return !w.takes(&c) })
+		if err := w.missing(); err != nil {
+			return err
+		}
+		r, err = t.commit(ctx, all, branch, c.By)
 		return err
 	})
 	return r, err
@@ -37,7 +49,11 @@ func (m *Manager) AcceptCommit(ctx context.Context, id string, c Choice) (r Resu
 		return r, err
 	}
 	c.then = func(t *Task, chosen []Change, r *Result) error {
-		done := slices.DeleteFunc(slices.Clone(chosen), func(c Change) bool { return !slices.Contains(r.Done, c.Path) })
+		accepted := map[string]bool{}
+		for _, path := range r.Done {
+			accepted[path] = true
+		}
+		done := slices.DeleteFunc(slices.Clone(chosen), func(c Change) bool { return !accepted[c.Path] })
 		if len(done) == 0 {
 			return nil
 		}

@@ -127,6 +127,25 @@ type base struct {
 	// Merged means that the view showed what the folder has below the name. What comes to the folder there after the
 	// view has hidden it was seen by no call.
 	Merged bool `json:"merged,omitempty"`
+	// Again means that a plan gave the name the state, and Merged is that of the line before.
+	Again bool `json:"again,omitempty"`
+}
+
+// known is the base of a name as it is kept in memory: most are of names that the folder did not have.
+type known struct {
+	state                *State
+	unsure, late, merged bool
+}
+
+var absent = &State{Type: None}
+
+func (b *base) known() known {
+	k := known{state: absent, unsure: b.Unsure, late: b.Late, merged: b.Merged}
+	if b.State.Type != None {
+		k.state = new(State)
+		*k.state = b.State
+	}
+	return k
 }
 
 type place struct {
@@ -196,9 +215,9 @@ type walker struct {
 	layer int
 	base  string // path of the folder
 	each  func(Change) error
-	known map[place]base // names that are not to be reported, unless the view hides now what is below; nil reports all
-	since int64          // when the oldest call began that may have changed what is not known
-	quick bool           // leave out what is the same at any later time: what came below names that hide the folder
+	known map[place]known // names that are not to be reported, unless the view hides now what is below; nil reports all
+	since int64           // when the oldest call began that may have changed what is not known
+	quick bool            // leave out what is the same at any later time: what came below names that hide the folder
 	seen  int
 }
 
@@ -220,9 +239,15 @@ func (w *walker) walk(name string, merged bool, d doubt) error {
 	} else if err != nil {
 		return err
 	}
-	has := map[string]bool{}
+	var has map[string]bool // of what is needed below
+	if !merged || len(w.cutsIn[name]) > 0 {
+		has = make(map[string]bool, len(entries))
+	}
 	for _, e := range entries {
-		if has[e.Name()] = true; isTemp(e.Name()) {
+		if has != nil {
+			has[e.Name()] = true
+		}
+		if isTemp(e.Name()) {
 			continue
 		}
 		if err := w.entry(path.Join(name, e.Name()), e.IsDir(), merged, d); err != nil {
@@ -243,7 +268,7 @@ func (w *walker) walk(name string, merged bool, d doubt) error {
 // entry reports a name of the upper folder; merged means that the folder that contains it shows the lower one too.
 func (w *walker) entry(name string, folder, merged bool, d doubt) error {
 	if b, ok := w.known[place{w.layer, name}]; ok {
-		if w.quick && !folder && !b.Merged {
+		if w.quick && !folder && !b.merged {
 			return nil
 		}
 		return w.enter(name, b, folder, merged, d)
@@ -291,8 +316,8 @@ func (w *walker) touched(dir string) bool {
 }
 
 // enter looks for names that are not known below one that is.
-func (w *walker) enter(name string, b base, folder, merged bool, d doubt) (err error) {
-	if folder && merged && b.State.Type == Folder {
+func (w *walker) enter(name string, b known, folder, merged bool, d doubt) (err error) {
+	if folder && merged && b.state.Type == Folder {
 		s, err := w.inUpper(name)
 		if err != nil {
 			return err
@@ -301,7 +326,7 @@ func (w *walker) enter(name string, b base, folder, merged bool, d doubt) (err e
 			return w.walk(name, true, d)
 		}
 	}
-	if d, err = w.hide(b, d); err != nil {
+	if d, err = w.hide(name, b, d); err != nil {
 		return err
 	}
 	if folder {
@@ -311,17 +336,17 @@ func (w *walker) enter(name string, b base, folder, merged bool, d doubt) (err e
 }
 
 // hide reports a name that is known if the view showed, when it became known, what the folder has below it.
-func (w *walker) hide(b base, d doubt) (doubt, error) {
-	if !b.Merged {
+func (w *walker) hide(name string, b known, d doubt) (doubt, error) {
+	if !b.merged {
 		return late, nil
 	}
-	return d, w.each(Change{Layer: b.Layer, name: b.Path})
+	return d, w.each(Change{Layer: w.layer, name: name})
 }
 
 // deleted reports that a name of the folder, with everything in it, is not in the view.
 func (w *walker) deleted(name string, d doubt) (err error) {
 	if b, ok := w.known[place{w.layer, name}]; ok {
-		if d, err = w.hide(b, d); err != nil {
+		if d, err = w.hide(name, b, d); err != nil {
 			return err
 		}
 		return w.below(name, nil, d)
@@ -402,12 +427,39 @@ func isTemp(name string) bool {
 	return strings.HasPrefix(name, ".gatehouse-") && strings.HasSuffix(name, ".tmp")
 }
 
-// Changes returns what differs between the folders and the view of a task, by path. The task must be locked or idle for
-// the result to stay true.
-func (t *Task) Changes() (all []Change, err error) {
-	known, err := t.bases()
+// Changes is what a task has changed.
+type Changes struct {
+	First []Change // by path
+	Total int
+	ETag  string // identifies all of them
+}
+
+// changes returns what differs between the folders and the view of a task, and as many of the changes as most says; 0 means
+// all. The task must be locked or idle for the result to stay true.
+func (t *Task) changes(most int) (r Changes, err error) {
+	shown := tag{}
+	byPath := func(a, b Change) int { return cmp.Compare(a.Path, b.Path) }
+	err = t.eachChange(func(c Change) error {
+		r.Total++
+		shown.add(&c)
+		if r.First = append(r.First, c); most > 0 && len(r.First) >= 2*most {
+			slices.SortFunc(r.First, byPath)
+			r.First = r.First[:most]
+		}
+		return nil
+	})
+	slices.SortFunc(r.First, byPath)
+	if r.ETag = shown.sum(); most > 0 {
+		r.First = r.First[:min(most, len(r.First))]
+	}
+	return r, err
+}
+
+// eachChange calls f for what differs between the folders and the view of a task, for a folder before what is in it.
+func (t *Task) eachChange(f func(Change) error) error {
+	bases, err := t.bases()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	files := map[[2]uint64]string{}
 	for i := range t.Layers {
@@ -415,7 +467,7 @@ func (t *Task) Changes() (all []Change, err error) {
 			if c.Was.same(c.Now) {
 				return nil
 			}
-			if b, ok := known[place{i, c.name}]; ok {
+			if b, ok := bases[place{i, c.name}]; ok {
 				c.Conflict = b.conflict(c.Was)
 			}
 			if c.Now.Type == File && c.Now.Links > 1 {
@@ -427,15 +479,13 @@ func (t *Task) Changes() (all []Change, err error) {
 			if c.Now.Type == Socket || c.Now.Type == Device {
 				c.Conflict = "a " + c.Now.Type + " is not copied to the folder"
 			}
-			all = append(all, c)
-			return nil
+			return f(c)
 		})
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", t.Layers[i].Lower, err)
+			return fmt.Errorf("%s: %w", t.Layers[i].Lower, err)
 		}
 	}
-	slices.SortFunc(all, func(a, b Change) int { return cmp.Compare(a.Path, b.Path) })
-	return all, nil
+	return nil
 }
 
 // walkLayer calls each for the changes of a layer that w does not leave out.
@@ -462,24 +512,36 @@ func (t *Task) walkLayer(i int, w *walker, each func(Change) error) error {
 	return w.walk(".", true, sure)
 }
 
-func (b base) conflict(was State) string {
+func (b known) conflict(was State) string {
 	switch {
-	case b.Late:
+	case b.late:
 		return "it came to the folder after the task had deleted or replaced what it is in"
-	case b.Unsure:
+	case b.unsure:
 		return "it was changed in the folder while a call of the task ran"
-	case !b.State.same(was):
+	case !b.state.same(was):
 		return "it was changed in the folder after the task had changed it"
 	}
 	return ""
 }
 
-// ETag identifies a list of changes.
-func ETag(all []Change) string {
+// tag makes the ETag of changes in any order.
+type tag struct{ all []tagged }
+
+type tagged struct {
+	path string
+	sum  [sha256.Size]byte
+}
+
+func (t *tag) add(c *Change) {
+	b, _ := json.Marshal([]any{c.Path, c.Kind, c.Now.Mode, c.Now.Size, c.Now.Target, c.Now.Hash, c.Now.Attributes})
+	t.all = append(t.all, tagged{c.Path, sha256.Sum256(b)})
+}
+
+func (t *tag) sum() string {
+	slices.SortFunc(t.all, func(a, b tagged) int { return cmp.Compare(a.path, b.path) })
 	h := sha256.New()
-	for _, c := range all {
-		b, _ := json.Marshal([]any{c.Path, c.Kind, c.Now.Mode, c.Now.Size, c.Now.Target, c.Now.Hash, c.Now.Attributes})
-		h.Write(b)
+	for i := range t.all {
+		h.Write(t.all[i].sum[:])
 	}
 	return strings.ToLower(base32.StdEncoding.EncodeToString(h.Sum(nil))[:12])
 }
@@ -487,37 +549,35 @@ func ETag(all []Change) string {
 // note records the states of names that the view has changed for the first time. since is when the oldest call began
 // that may have changed them. quick leaves to a later call without it what it would record as well.
 func (t *Task) note(since time.Time, quick bool) error {
-	known, err := t.bases()
+	bases, err := t.bases()
 	if err != nil {
 		return err
 	}
-	var fresh []base
-	for i := range t.Layers {
-		w := &walker{known: known, since: since.UnixNano(), quick: quick}
-		err := t.walkLayer(i, w, func(c Change) error {
-			if b, ok := known[place{i, c.name}]; ok {
-				b.Merged = false
-				fresh = append(fresh, b)
-				return nil
-			}
-			fresh = append(fresh, base{
-				Layer: i, Path: c.name, State: c.Was, Unsure: c.doubt == unsure, Late: c.doubt == late,
-				Merged: c.merged,
+	return t.addBases(func(add func(base) error) error {
+		for i := range t.Layers {
+			w := &walker{known: bases, since: since.UnixNano(), quick: quick}
+			err := t.walkLayer(i, w, func(c Change) error {
+				if b, ok := bases[place{i, c.name}]; ok {
+					return add(base{Layer: i, Path: c.name, State: *b.state, Unsure: b.unsure, Late: b.late})
+				}
+				return add(base{
+					Layer: i, Path: c.name, State: c.Was, Unsure: c.doubt == unsure, Late: c.doubt == late,
+					Merged: c.merged,
+				})
 			})
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("%s: %w", t.Layers[i].Lower, err)
+			if err != nil {
+				return fmt.Errorf("%s: %w", t.Layers[i].Lower, err)
+			}
 		}
-	}
-	return t.addBases(fresh)
+		return nil
+	})
 }
 
 func (t *Task) basesFile() string { return filepath.Join(t.dir, "base.jsonl") }
 
 // read are the bases that were read of a file, to which bases are added alone.
 type read struct {
-	all  map[place]base
+	all  map[place]known
 	upto int64
 }
 
@@ -525,10 +585,10 @@ type read struct {
 const mostRead = 20_000
 
 // bases returns the bases of a task. The caller must not change them.
-func (t *Task) bases() (map[place]base, error) {
+func (t *Task) bases() (map[place]known, error) {
 	have := t.read
 	if have == nil || have.all == nil {
-		have = &read{all: map[place]base{}}
+		have = &read{all: map[place]known{}}
 	}
 	f, err := os.Open(t.basesFile())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -554,7 +614,9 @@ func (t *Task) bases() (map[place]base, error) {
 		have.upto += int64(len(line))
 		var b base
 		if json.Unmarshal(line, &b) == nil {
-			have.all[place{b.Layer, b.Path}] = b
+			at := place{b.Layer, b.Path}
+			b.Merged = b.Merged || b.Again && have.all[at].merged
+			have.all[at] = b.known()
 		}
 	}
 }
@@ -570,22 +632,24 @@ func (t *Task) keepBases(r *read) {
 	}
 }
 
-func (t *Task) addBases(all []base) error {
-	if len(all) == 0 {
-		return nil
-	}
-	f, err := os.OpenFile(t.basesFile(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
+// addBases adds those that each gives to add.
+func (t *Task) addBases(each func(add func(base) error) error) error {
+	var f *os.File
+	var out *bufio.Writer
+	var enc *json.Encoder
+	err := each(func(b base) (err error) {
+		if f == nil {
+			if f, err = os.OpenFile(t.basesFile(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
+				return err
+			}
+			out = bufio.NewWriter(f)
+			out.WriteByte('\n') // after a line that a crash cut off
+			enc = json.NewEncoder(out)
+		}
+		return enc.Encode(b)
+	})
+	if f == nil {
 		return err
 	}
-	out := bufio.NewWriter(f)
-	out.WriteByte('\n') // after a line that a crash cut off
-	enc := json.NewEncoder(out)
-	for _, b := range all {
-		if err := enc.Encode(b); err != nil {
-			f.Close()
-			return err
-		}
-	}
-	return errors.Join(out.Flush(), f.Sync(), f.Close())
+	return errors.Join(err, out.Flush(), f.Sync(), f.Close())
 }

@@ -307,8 +307,8 @@ func TestCopiesHaveWhatWasChangedAlone(t *testing.T) {
 			t.Error("a name led out of the layer")
 		}
 	})
-	if _, all, err := m.Changes(w.id); err != nil || len(all) != 0 {
-		t.Errorf("changes: %v, %v", all, err)
+	if _, of, err := m.Changes(w.id, 0); err != nil || of.Total != 0 {
+		t.Errorf("changes: %v, %v", of.First, err)
 	}
 	v, err := m.Enter(w.id, []string{real}, true)
 	if err != nil {

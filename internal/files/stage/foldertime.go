@@ -20,49 +20,52 @@ type folderTime struct {
 	Keep  bool   `json:"keep,omitempty"` // the folder gets the time back if it has as many names afterwards
 }
 
-// noteFolders adds the folders of a plan that stay, with their times. A folder keeps its time unless names come to it or
-// leave it.
-func (t *Task) noteFolders(p *plan) error {
-	in := map[place]bool{} // whether names come or leave
-	passing := map[place]bool{}
-	for _, o := range p.Ops {
+// touched are the folders that contain the names of a plan.
+type touched struct {
+	in      map[place]bool // whether names come or leave
+	passing map[place]bool // folders that the plan makes, and false for those that it removes
+}
+
+func newTouched() touched { return touched{in: map[place]bool{}, passing: map[place]bool{}} }
+
+func (t touched) add(o *op) {
+	if o.Name != "." {
 		at := place{o.Layer, path.Dir(o.Name)}
-		if o.Name != "." {
-			in[at] = in[at] || (o.From.Type == None) != (o.To.Type == None)
-		}
-		if o.From.Type != Folder || o.To.Type != Folder {
-			passing[place{o.Layer, o.Name}] = true
+		if changes := (o.From.Type == None) != (o.To.Type == None); changes || !t.in[at] {
+			t.in[at] = changes
 		}
 	}
-	for i := range p.Ops { // of which the mode changes
-		o := &p.Ops[i]
-		if o.From.Type == Folder && o.To.Type == Folder && !in[place{o.Layer, o.Name}] {
-			o.To.MTime = o.From.MTime
-		}
+	if (o.From.Type == Folder) != (o.To.Type == Folder) {
+		t.passing[place{o.Layer, o.Name}] = o.To.Type == Folder
 	}
+}
+
+// noteFolders returns the folders of a plan that stay, with their times. A folder keeps its time unless names come to it or
+// leave it.
+func (t *Task) noteFolders(of touched) (all []folderTime, err error) {
 	for i := range t.Layers {
 		root, err := os.OpenRoot(t.Layers[i].Lower)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		for at, changes := range in {
-			if at.layer != i || passing[at] {
+		for at, changes := range of.in {
+			if _, passes := of.passing[at]; passes || at.layer != i {
 				continue
 			}
 			if one, err := timeOf(root, at); err == nil {
 				one.Keep = !changes
-				p.Folders = append(p.Folders, one)
+				all = append(all, one)
 			} else if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errNoFolder) {
 				root.Close()
-				return err
+				return nil, err
 			}
 		}
 		root.Close()
 	}
-	slices.SortFunc(p.Folders, func(a, b folderTime) int {
+	slices.SortFunc(all, func(a, b folderTime) int {
 		return cmp.Or(a.Layer-b.Layer, cmp.Compare(a.Name, b.Name))
 	})
-	return nil
+	return all, nil
 }
 
 // timeOf returns the time of a folder, and how many names it has.
@@ -88,7 +91,7 @@ func timeOf(root *os.Root, at place) (folderTime, error) {
 // meanwhile has another number of names.
 func (f *performer) keepTimes() (after []folderTime) {
 	for _, want := range f.plan.Folders {
-		root := f.roots[want.Layer]
+		root := f.roots[want.Layer].top
 		now, err := timeOf(root, place{want.Layer, want.Name})
 		if err != nil {
 			continue // it was removed meanwhile
@@ -104,25 +107,28 @@ func (f *performer) keepTimes() (after []folderTime) {
 	return after
 }
 
-// foldersBefore returns the folders of the undoing of a plan: those that nothing has changed since get the time that they
-// had before the plan.
-func (t *Task) foldersBefore(p, back *plan, after []folderTime) ([]folderTime, error) {
-	if err := t.noteFolders(back); err != nil {
+// foldersBefore returns the folders of the undoing of a plan, of which before and after are the folders: those that nothing
+// has changed since get the time that they had before the plan.
+func (t *Task) foldersBefore(of touched, before, after []folderTime) ([]folderTime, error) {
+	all, err := t.noteFolders(of)
+	if err != nil {
 		return nil, err
 	}
-	find := func(all []folderTime, one folderTime) (folderTime, bool) {
-		i := slices.IndexFunc(all, func(o folderTime) bool { return o.Layer == one.Layer && o.Name == one.Name })
-		if i < 0 {
-			return folderTime{}, false
+	byPlace := func(of []folderTime) map[place]folderTime {
+		m := map[place]folderTime{}
+		for _, one := range of {
+			m[place{one.Layer, one.Name}] = one
 		}
-		return all[i], true
+		return m
 	}
-	for i, now := range back.Folders {
-		then, ok := find(after, now)
-		was, had := find(p.Folders, now)
+	thens, wases := byPlace(after), byPlace(before)
+	for i, now := range all {
+		at := place{now.Layer, now.Name}
+		then, ok := thens[at]
+		was, had := wases[at]
 		if ok && had && then.MTime == now.MTime {
-			back.Folders[i].MTime, back.Folders[i].Names, back.Folders[i].Keep = was.MTime, was.Names, true
+			all[i].MTime, all[i].Names, all[i].Keep = was.MTime, was.Names, true
 		}
 	}
-	return back.Folders, nil
+	return all, nil
 }

@@ -283,19 +283,24 @@ func TestASaveBeforeAKillStays(t *testing.T) {
 				t.Fatal(err)
 			}
 			dir := task.acceptances()[0]
-			var p plan
-			if err := readJSON(filepath.Join(dir, planFile), &p); err != nil {
+			p, err := openPlan(filepath.Join(dir, planFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.close()
+			o, err := p.op(0)
+			if err != nil {
 				t.Fatal(err)
 			}
 			os.Remove(filepath.Join(dir, resultFile))
 			os.Remove(filepath.Join(real, "f"))
 			for at, content := range c.left {
-				write(t, filepath.Join(real, strings.ReplaceAll(at, "TEMP", p.Ops[0].Temp)), content)
+				write(t, filepath.Join(real, strings.ReplaceAll(at, "TEMP", o.Temp)), content)
 			}
 			if err := m.Recover(); err != nil {
 				t.Fatal(err)
 			}
-			has(t, real, map[string]string{"f": c.want, p.Ops[0].Temp: ""})
+			has(t, real, map[string]string{"f": c.want, o.Temp: ""})
 		})
 	}
 }

@@ -108,7 +108,8 @@ func TestATaskIsPackedAndUnpacked(t *testing.T) {
 		if i == 0 {
 			m.closeViews(true)
 		}
-		_, changes, err := m.Changes(w.id)
+		_, of, err := m.Changes(w.id, 0)
+		changes := of.First
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -329,20 +329,21 @@ func (m *Manager) locked(id string, f func(t *Task, busy bool) error) error {
 	return f(t, busy)
 }
 
-// Changes returns what a task has changed.
-func (m *Manager) Changes(id string) (t *Task, all []Change, err error) {
+// Changes returns what a task has changed, and as many of the changes as most says; 0 means all.
+func (m *Manager) Changes(id string, most int) (t *Task, r Changes, err error) {
 	err = m.locked(id, func(now *Task, _ bool) error {
 		t = now
 		if len(t.Layers) == 0 || t.State != Open {
+			r.ETag = (&tag{}).sum()
 			return nil
 		}
 		if err := t.note(t.noted, false); err != nil {
 			return err
 		}
-		all, err = t.Changes()
+		r, err = t.changes(most)
 		return err
 	})
-	return t, all, err
+	return t, r, err
 }
 
 // Choice is what a person accepts.
@@ -361,18 +362,18 @@ func (m *Manager) Accept(id string, c Choice) (r Result, err error) {
 		if _, err := t.recover(); err != nil { // of a host that was killed
 			return err
 		}
-		all, chosen, err := t.review(c)
-		if err != nil {
+		if err := t.review(); err != nil {
 			return err
 		}
-		if r, err = t.accept(chosen, c.By); err != nil {
+		a, err := t.accept(c, busy)
+		if r = a.Result; err != nil {
 			return err
 		}
 		var after error
 		if c.then != nil {
-			after = c.then(t, chosen, &r)
+			after = c.then(t, a.changes, &r)
 		}
-		if len(chosen) == len(all) && len(r.Conflict) == 0 {
+		if a.chosen == a.all && len(r.Conflict) == 0 {
 			if busy {
 				r.Note = strings.TrimPrefix(
 					r.Note+"; calls or programs still run in the task, so it stays open for what they change", "; ")
@@ -386,53 +387,50 @@ func (m *Manager) Accept(id string, c Choice) (r Result, err error) {
 	return r, err
 }
 
-// review returns all changes of a task that is open, and those that were chosen.
-func (t *Task) review(c Choice) (all, chosen []Change, err error) {
+// review refuses a task that is not open, and records what its calls have changed last.
+func (t *Task) review() error {
 	if t.State != Open {
-		return nil, nil, fmt.Errorf("task %s is %s", t.ID, t.State)
+		return fmt.Errorf("task %s is %s", t.ID, t.State)
 	}
-	if err := t.note(t.noted, false); err != nil {
-		return nil, nil, err
-	}
-	if all, err = t.Changes(); err != nil {
-		return nil, nil, err
-	}
-	if c.ETag != "" && c.ETag != ETag(all) {
-		return nil, nil, errors.New("the task has changed more since it was shown; look at it again")
-	}
-	chosen, err = t.choose(all, c)
-	return all, chosen, err
+	return t.note(t.noted, false)
 }
 
-// choose returns the changes of a choice, with the new folders that they need.
-func (t *Task) choose(all []Change, choice Choice) (chosen []Change, err error) {
-	paths := slices.Clone(choice.Paths)
-	if len(paths) == 0 {
-		return all, nil
-	}
-	found := make([]bool, len(paths))
-	for i, p := range paths {
+// wanted finds the changes of a choice.
+type wanted struct {
+	paths []string // empty for all
+	found []bool
+	exact bool
+}
+
+func (t *Task) wanted(c Choice) *wanted {
+	w := &wanted{paths: slices.Clone(c.Paths), found: make([]bool, len(c.Paths)), exact: c.Exact}
+	for i, p := range w.paths {
 		if !filepath.IsAbs(p) && len(t.Layers) > 0 {
 			p = filepath.Join(t.Layers[0].Lower, p)
 		}
-		paths[i] = filepath.Clean(p)
+		w.paths[i] = filepath.Clean(p)
 	}
-	for _, c := range all {
-		take := false
-		for i, p := range paths {
-			if p == c.Path || !choice.Exact && inside(p, c.Path) {
-				found[i], take = true, true
-			}
-			take = take || c.Now.Type == Folder && c.Was.Type != Folder && inside(c.Path, p)
+	return w
+}
+
+// takes reports whether a change is chosen: by its path, or as a new folder that a chosen one needs.
+func (w *wanted) takes(c *Change) bool {
+	take := len(w.paths) == 0
+	for i, p := range w.paths {
+		if p == c.Path || !w.exact && inside(p, c.Path) {
+			w.found[i], take = true, true
 		}
-		if take {
-			chosen = append(chosen, c)
-		}
+		take = take || c.Now.Type == Folder && c.Was.Type != Folder && inside(c.Path, p)
 	}
-	if i := slices.Index(found, false); i >= 0 {
-		return nil, fmt.Errorf("the task changes nothing at %s", paths[i])
+	return take
+}
+
+// missing returns which path of the choice no change has.
+func (w *wanted) missing() error {
+	if i := slices.Index(w.found, false); i >= 0 {
+		return fmt.Errorf("the task changes nothing at %s", w.paths[i])
 	}
-	return chosen, nil
+	return nil
 }
 
 func inside(dir, p string) bool {
@@ -547,13 +545,11 @@ func (m *Manager) tell(id string) error {
 // Results returns what was accepted and undone of a task, in order.
 func (m *Manager) Results(t *Task) (accepted, undone []Result) {
 	for _, dir := range t.acceptances() {
-		var r Result
-		if readJSON(filepath.Join(dir, resultFile), &r) == nil {
-			accepted = append(accepted, r)
+		if r, err := t.readOutcome(dir, planFile, resultFile); err == nil {
+			accepted = append(accepted, r.Result)
 		}
-		var u Result
-		if readJSON(filepath.Join(dir, undoneFile), &u) == nil {
-			undone = append(undone, u)
+		if u, err := t.readOutcome(dir, undoFile, undoneFile); err == nil {
+			undone = append(undone, u.Result)
 		}
 	}
 	return accepted, undone

@@ -270,7 +270,8 @@ func TestHalfIsAcceptedAndUndone(t *testing.T) {
 	w := begin(t, m, "ann", real)
 	w.shell(`for f in d*/*; do echo new >"$f"; done`)
 	var half []string
-	_, all, err := m.Changes(w.id)
+	_, of, err := m.Changes(w.id, 0)
+	all := of.First
 	if err != nil || len(all) != 200 {
 		t.Fatalf("got %d changes, %v", len(all), err)
 	}
@@ -282,8 +283,8 @@ func TestHalfIsAcceptedAndUndone(t *testing.T) {
 	if r := w.accept(half...); len(r.Done) != 100 || len(r.Conflict) > 0 {
 		t.Fatalf("got %d, %v", len(r.Done), r.Conflict)
 	}
-	if _, left, err := m.Changes(w.id); err != nil || len(left) != 100 {
-		t.Fatalf("%d changes are left, %v", len(left), err)
+	if _, left, err := m.Changes(w.id, 0); err != nil || left.Total != 100 {
+		t.Fatalf("%d changes are left, %v", left.Total, err)
 	}
 	own := map[string]string{ // a person's edits of accepted and of other files, a new file, and a removed one
 		half[3]: "mine", all[1].Path: "mine too", filepath.Join(real, "d0/new"): "a new one",
@@ -446,7 +447,8 @@ func TestWhatCannotBeStaged(t *testing.T) {
 	}
 	w := begin(t, m, "ann", real)
 	w.shell(`python3 -c "import socket; socket.socket(socket.AF_UNIX).bind('s')" 2>/dev/null || exit 0`)
-	_, all, err := m.Changes(w.id)
+	_, of, err := m.Changes(w.id, 0)
+	all := of.First
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -618,4 +620,112 @@ func testFolderTimes(t *testing.T) {
 	check("its undoing", map[string]bool{
 		"edited": true, "mode": true, "made": true, "gone": true, "undone": true, ".": true, "later": false,
 	})
+}
+
+// A review of the first changes has the same etag as one of all, and the etag accepts nothing that was not shown.
+func TestAReviewOfSome(t *testing.T) {
+	m, real := open(t, Options{})
+	w := begin(t, m, "ann", real)
+	w.shell("for d in b a c/d; do mkdir -p $d; for i in 1 2 3 4 5 6 7 8 9; do echo $d >$d/$i; done; done")
+	_, whole, err := m.Changes(w.id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, some, err := m.Changes(w.id, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if whole.Total != 31 || len(whole.First) != 31 || some.Total != 31 || len(some.First) != 3 || some.ETag != whole.ETag {
+		t.Fatalf("all: %d of %d, %s; some: %d of %d, %s", len(whole.First), whole.Total, whole.ETag, len(some.First),
+			some.Total, some.ETag)
+	}
+	for i, c := range some.First {
+		if c.Path != whole.First[i].Path {
+			t.Errorf("change %d is of %s, want %s", i, c.Path, whole.First[i].Path)
+		}
+	}
+	w.shell("echo more >c/d/9")
+	if r, err := m.Accept(w.id, Choice{ETag: some.ETag, By: "ann"}); !errors.Is(err, errShown) {
+		t.Fatalf("it accepted %v, %v", r.Done, err)
+	}
+	has(t, real, map[string]string{"a/1": ""})
+	_, now, err := m.Changes(w.id, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := m.Accept(w.id, Choice{ETag: now.ETag, By: "ann"}); err != nil || len(r.Done) != 31 {
+		t.Fatalf("it accepted %v, %v", r.Done, err)
+	}
+	has(t, real, map[string]string{"a/1": "a\n", "c/d/9": "more\n"})
+}
+
+// What an earlier version accepted, whose plan and result are one value each, is undone and shown.
+func TestPlansOfEarlierVersions(t *testing.T) {
+	m, real := open(t, Options{})
+	write(t, filepath.Join(real, "old"), "old")
+	w := begin(t, m, "ann", real)
+	w.shell("echo new >old; echo made >made")
+	if r := w.accept(); len(r.Done) != 2 {
+		t.Fatal(r.Conflict)
+	}
+	task, err := m.load(w.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := task.acceptances()[0]
+	p, err := openPlan(filepath.Join(dir, planFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	was, err := task.readOutcome(dir, planFile, resultFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := p.plan
+	whole.Lines = false
+	if err := p.each(func(o *op) error {
+		s, _ := was.of(o)
+		whole.Ops, was.States = append(whole.Ops, *o), append(was.States, s)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	was.Left, was.Got = nil, nil
+	if err := errors.Join(writeJSON(filepath.Join(dir, planFile), whole), writeJSON(filepath.Join(dir, resultFile), was)); err != nil {
+		t.Fatal(err)
+	}
+	if accepted, _ := m.Results(task); len(accepted) != 1 || len(accepted[0].Done) != 2 {
+		t.Errorf("it shows %+v", accepted)
+	}
+	if r, err := m.Undo(w.id, "ann"); err != nil || len(r.Done) != 2 || len(r.Conflict) > 0 {
+		t.Errorf("undone: %+v, %v", r, err)
+	}
+	has(t, real, map[string]string{"old": "old", "made": ""})
+}
+
+// A call that begins after a kill does not change what the plan still needs.
+func TestACallAfterAKill(t *testing.T) {
+	m, real := open(t, Options{})
+	w := begin(t, m, "ann", real)
+	w.shell("echo new >f")
+	w.accept()
+	task, err := m.load(w.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.Remove(filepath.Join(task.acceptances()[0], resultFile))
+	os.Remove(filepath.Join(real, "f"))
+	task.State = Open
+	if err := task.save(); err != nil {
+		t.Fatal(err)
+	}
+	w.shell("cat f >seen; echo later >f")
+	has(t, real, map[string]string{"f": "new\n"})
+	if _, undone := m.Results(task); len(undone) != 0 {
+		t.Errorf("undone: %v", undone)
+	}
+	if accepted, _ := m.Results(task); len(accepted) != 1 || accepted[0].Note == "" {
+		t.Errorf("accepted: %+v", accepted)
+	}
 }

@@ -94,23 +94,30 @@ func stateOf(root *os.Root, name string) (s State, err error) {
 
 // readState returns the state of an open file or folder.
 func readState(f *os.File) (s State, err error) {
-	info, err := f.Stat()
-	if err != nil {
+	if s, err = openState(f); err != nil || s.Type != File {
 		return s, err
 	}
-	if s, err = stateIn(info); err != nil {
-		return s, err
-	}
-	if s.Type == File && s.Size > hashMost {
+	if s.Size > hashMost {
 		// Its time stands for its content, so a later change must get another one.
 		nextTick(time.Unix(0, s.CTime))
-	}
-	if s.Attributes, s.marks, err = attributesOf(f); err != nil || s.Type != File || s.Size > hashMost {
-		return s, err
+		return s, nil
 	}
 	h := sha256.New()
-	if _, err = io.Copy(h, io.NewSectionReader(f, 0, hashMost+1)); err == nil {
+	b := make([]byte, min(s.Size+1, 1<<16)) // io.Copy would allocate more for each of many small files
+	if _, err = io.CopyBuffer(h, io.NewSectionReader(f, 0, hashMost+1), b); err == nil {
 		s.Hash = hex.EncodeToString(h.Sum(nil))
+	}
+	return s, err
+}
+
+// openState returns the state of an open file without its content.
+func openState(f *os.File) (s State, err error) {
+	info, err := f.Stat()
+	if err == nil {
+		s, err = stateIn(info)
+	}
+	if err == nil {
+		s.Attributes, s.marks, err = attributesOf(f)
 	}
 	return s, err
 }

@@ -83,6 +83,15 @@ func hashOf(root *os.Root, name string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
+// openState returns the state of an open file without its content.
+func openState(f *os.File) (State, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return State{}, err
+	}
+	return stateIn(info), nil
+}
+
 // stateIn returns what is known of a name without opening it.
 func stateIn(info fs.FileInfo) State {
 	m := info.Mode()

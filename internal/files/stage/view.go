@@ -100,6 +100,9 @@ func (m *Manager) Enter(id string, folders []string, writes bool) (*View, error)
 		if l.lock, err = filelock.Wait(ctx, filepath.Join(t.dir, "calls"), filelock.Shared); err != nil {
 			return nil, fmt.Errorf("task %s is being accepted: %w", id, err)
 		}
+		if err := m.finishBefore(t); err != nil {
+			return nil, errors.Join(err, l.lock.Release())
+		}
 	}
 	if writes && len(l.calls) == 0 { // else the names that this call changes are dated by one that runs
 		nextTick(asked)
@@ -107,6 +110,17 @@ func (m *Manager) Enter(id string, folders []string, writes bool) (*View, error)
 	v := &View{m: m, live: l, began: fileClock()}
 	l.calls[v] = true
 	return v, nil
+}
+
+// finishBefore finishes what a crash interrupted of a task before a call of it begins: a plan has the content that the calls
+// of the task change.
+func (m *Manager) finishBefore(t *Task) error {
+	begun := errors.New("begun")
+	err := t.unfinished(func(string, string, string) error { return begun })
+	if errors.Is(err, begun) {
+		return m.finish(t.ID)
+	}
+	return err
 }
 
 // nextTick returns when files are dated later than a time by time.Now. So a change before a call can be told from one

@@ -94,17 +94,13 @@ func (r Reviews) Show(ctx context.Context, id string, most int) (out Review, err
 	if err != nil {
 		return out, err
 	}
-	t, all, err := r.Tasks.Changes(found.ID)
+	t, of, err := r.Tasks.Changes(found.ID, most)
 	if err != nil {
 		return out, err
 	}
-	out.Task, out.ETag = *t, stage.ETag(all)
+	out.Task, out.ETag, out.Omitted = *t, of.ETag, of.Total-len(of.First)
 	diffs := 0
-	for i, c := range all {
-		if most > 0 && i == most {
-			out.Omitted = len(all) - i
-			break
-		}
+	for _, c := range of.First {
 		s := Shown{
 			Path: c.Path, Kind: c.Kind, Modes: c.Modes(), Linked: c.Linked, Conflict: c.Conflict, Group: gitObjects(c),
 		}
