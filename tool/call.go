@@ -222,3 +222,20 @@ func Keep(c *Call) bool {
 	k, ok := c.Peer.(interface{ Keep() bool })
 	return ok && k.Keep()
 }
+
+// JobOf returns the id of the job in which a handler runs, "" for none. again says that the job ran on a node that has
+// died: what it does may be done already, in part or whole. See Def.Restartable.
+func JobOf(c *Call) (id string, again bool) {
+	if j, ok := c.Peer.(interface{ Job() (string, bool) }); ok {
+		return j.Job()
+	}
+	return "", false
+}
+
+// Stay says that what a call of a tool with Def.Restartable does needs this node, such as a file of its machine, so that
+// the job which the call starts from then on is lost with the node.
+func Stay(c *Call) {
+	if s, ok := c.Peer.(interface{ Stay() }); ok {
+		s.Stay()
+	}
+}

@@ -431,6 +431,11 @@ func (c *clusterNodes) compare(ctx context.Context) {
 			}
 		})
 	}
+	if c.jobs != nil {
+		if err := c.jobs.compareJobs(ctx); err != nil {
+			return
+		}
+	}
 	c.lapses.Store(now)
 	c.compared.Store(true)
 }

@@ -11,8 +11,10 @@ import (
 	"gatehouse/internal/app/core"
 	"gatehouse/internal/cluster"
 	"gatehouse/internal/cluster/nodebus"
+	"gatehouse/internal/dispatch/modulehost"
 	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/server/httpserver/h1"
+	"gatehouse/tool"
 )
 
 // newID returns what makes ids of this node's jobs and outputs; nil without a cluster, which means the default.
@@ -50,8 +52,8 @@ func (e sessionsElsewhere) Task(
 			return true
 		}
 	}
-	if e.jobs.lost(r.Context(), id) {
-		return false // it has failed, which this node says
+	if e.jobs.answers(r.Context(), id) {
+		return false // this node says how it is
 	}
 	writeNodeError(w, http.StatusBadGateway, body,
 		"the task is on node "+node+", which is not heard; if the node has died, the task is lost")
@@ -71,7 +73,12 @@ func (a *App) joinBus(o *core.Options) {
 	}
 	o.Requests, o.Modules.Elsewhere = calls, calls.Elsewhere
 	a.nodes.tasks = newClusterTasks(a.nodes, a.jobs)
-	o.Engine.Tasks = a.nodes.tasks
+	o.Engine.Tasks, o.Tasks = a.nodes.tasks, jobsAnywhere{a.nodes.tasks}
+	if a.nodes.jobs != nil {
+		o.Engine.Restart = func(job string, who tool.Caller, from *modulehost.Start) modulehost.Round {
+			return a.host.Restart(job, who, from)
+		}
+	}
 }
 
 // sharedEvents are the subjects of the events that other nodes get. Those of calls are not among them, because there are

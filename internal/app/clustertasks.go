@@ -154,7 +154,7 @@ func (t *clusterTasks) ask(ctx context.Context, node string, q *taskQuestion) (a
 	}
 	switch {
 	case errors.Is(err, cluster.ErrNotRun):
-		return a, fmt.Errorf("the task is on node %s, which is not heard; if the node has died, the task is lost", node)
+		return a, notHeardError{node}
 	case err != nil:
 		return a, err
 	case a.Absent:
@@ -169,7 +169,7 @@ func (t *clusterTasks) ask(ctx context.Context, node string, q *taskQuestion) (a
 
 // askFor is ask with the time limit of a request.
 func (t *clusterTasks) askFor(node string, q *taskQuestion) (taskAnswer, error) {
-	ctx, cancel := context.WithTimeout(t.life, taskTime)
+	ctx, cancel := t.briefly()
 	defer cancel()
 	return t.ask(ctx, node, q)
 }
@@ -186,37 +186,103 @@ func (t *clusterTasks) nodeOf(id string) string {
 	return node
 }
 
-// anywhere runs an operation here or, if the task is on another node, there. A task of a dead node has failed here.
-func (t *clusterTasks) anywhere(q *taskQuestion, here func() (jobs.Record, error)) (jobs.Record, error) {
+// anywhere runs an operation here or, if the task is on another node, there. A task of a dead node has failed here, unless
+// another node goes on with it.
+func (t *clusterTasks) anywhere(
+	ctx context.Context, q *taskQuestion, here func() (jobs.Record, error),
+) (jobs.Record, error) {
 	rec, err := here()
-	node := t.nodeOf(q.ID)
-	if node == "" || !errors.Is(err, jobs.ErrNotFound) {
+	if !errors.Is(err, jobs.ErrNotFound) {
 		return rec, err
 	}
-	if !t.nodes.Alive(node) && t.nodes.jobs.lost(t.life, q.ID) {
+	_, node, _ := strings.Cut(q.ID, "_")
+	known, alive := t.nodes.Known(node)
+	if !cluster.ValidID(node) || !known && !t.nodes.Removed(node) {
+		return rec, err
+	}
+	if alive && node != t.nodes.ID() {
+		a, err := t.ask(ctx, node, q)
+		if !errors.Is(err, jobs.ErrNotFound) && t.nodes.Alive(node) {
+			return a.Record, err
+		}
+	}
+	return t.byRecord(ctx, q, node, here)
+}
+
+// byRecord runs an operation where the record of a job says that it is; node is the one that has made it.
+func (t *clusterTasks) byRecord(
+	ctx context.Context, q *taskQuestion, node string, here func() (jobs.Record, error),
+) (jobs.Record, error) {
+	if t.nodes.jobs == nil {
 		return here()
 	}
-	a, err := t.askFor(node, q)
-	return a.Record, err
+	at, revision, err := t.nodes.jobs.find(ctx, q.ID)
+	switch {
+	case errors.Is(err, cluster.ErrNotFound) && !t.nodes.Alive(node):
+		return jobs.Record{}, notHeardError{node}
+	case errors.Is(err, cluster.ErrNotFound), err == nil && at.Owner != q.Owner:
+		return jobs.Record{}, jobs.ErrNotFound
+	case err != nil:
+		return jobs.Record{}, err
+	case at.Node == t.nodes.ID():
+		rec, err := here() // it has just come
+		if errors.Is(err, jobs.ErrNotFound) && at.Again != nil {
+			return at.jobOf(q.ID), nil // it comes in a moment
+		}
+		return rec, err
+	case t.nodes.Alive(at.Node):
+		a, err := t.ask(ctx, at.Node, q)
+		if errors.Is(err, jobs.ErrNotFound) && at.Again != nil {
+			return at.jobOf(q.ID), nil
+		}
+		return a.Record, err
+	case at.Status.Terminal() && at.Ended != nil:
+		return at.ended(q.ID)
+	case at.Again != nil && q.Op == "cancel":
+		return t.nodes.jobs.cancel(ctx, q.ID, at, revision)
+	case at.Again != nil:
+		return at.jobOf(q.ID), nil // another node goes on with it soon
+	case t.nodes.jobs.lost(ctx, q.ID, &at):
+		return here()
+	}
+	return jobs.Record{}, notHeardError{at.Node}
+}
+
+// notHeardError is about a task of a node that is not heard.
+type notHeardError struct{ node string }
+
+func (e notHeardError) Error() string {
+	return "the task is on node " + e.node + ", which is not heard; if the node has died, the task is lost"
+}
+
+// briefly is the time of a request about a task.
+func (t *clusterTasks) briefly() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.life, taskTime)
 }
 
 // Get implements protocol.Tasks.
 func (t *clusterTasks) Get(owner, id string) (jobs.Record, error) {
-	return t.anywhere(&taskQuestion{Op: "get", Owner: owner, ID: id}, func() (jobs.Record, error) {
+	ctx, cancel := t.briefly()
+	defer cancel()
+	return t.anywhere(ctx, &taskQuestion{Op: "get", Owner: owner, ID: id}, func() (jobs.Record, error) {
 		return t.Manager.Get(owner, id)
 	})
 }
 
 // Cancel implements protocol.Tasks.
 func (t *clusterTasks) Cancel(owner, id string) (jobs.Record, error) {
-	return t.anywhere(&taskQuestion{Op: "cancel", Owner: owner, ID: id}, func() (jobs.Record, error) {
+	ctx, cancel := t.briefly()
+	defer cancel()
+	return t.anywhere(ctx, &taskQuestion{Op: "cancel", Owner: owner, ID: id}, func() (jobs.Record, error) {
 		return t.Manager.Cancel(owner, id)
 	})
 }
 
 // Answer implements protocol.Tasks.
 func (t *clusterTasks) Answer(owner, id string, answers map[string]json.RawMessage) (jobs.Record, error) {
-	return t.anywhere(&taskQuestion{Op: "answer", Owner: owner, ID: id, Answers: answers}, func() (jobs.Record, error) {
+	ctx, cancel := t.briefly()
+	defer cancel()
+	return t.anywhere(ctx, &taskQuestion{Op: "answer", Owner: owner, ID: id, Answers: answers}, func() (jobs.Record, error) {
 		return t.Manager.Answer(owner, id, answers)
 	})
 }
@@ -268,8 +334,7 @@ func (t *clusterTasks) List(owner, cursor string, limit int) (list []jobs.Record
 // Watch implements protocol.Tasks. While a task of another node is watched, a request waits there for its next change.
 func (t *clusterTasks) Watch(owner, id string, f func(jobs.Record)) (stop func(), err error) {
 	stop, err = t.Manager.Watch(owner, id, f)
-	node := t.nodeOf(id)
-	if node == "" || !errors.Is(err, jobs.ErrNotFound) {
+	if !errors.Is(err, jobs.ErrNotFound) {
 		return stop, err
 	}
 	first, err := t.Get(owner, id)
@@ -279,40 +344,114 @@ func (t *clusterTasks) Watch(owner, id string, f func(jobs.Record)) (stop func()
 	ctx, cancel := context.WithCancel(t.life)
 	t.running.Go(func() {
 		defer cancel()
-		t.follow(ctx, node, owner, &first, f)
+		t.follow(ctx, owner, first, f)
 	})
 	return cancel, nil
 }
 
-// follow calls f with the changes of a task of another node until it has ended. If the node dies, the task has failed.
-func (t *clusterTasks) follow(ctx context.Context, node, owner string, last *jobs.Record, f func(jobs.Record)) {
+// follow calls f with the changes of a task of another node until it has ended. If the node dies the task has failed,
+// unless another one goes on with it.
+func (t *clusterTasks) follow(ctx context.Context, owner string, last jobs.Record, f func(jobs.Record)) {
 	for !last.Status.Terminal() {
-		seen := markOf(last)
-		once, cancel := context.WithTimeout(ctx, taskWait+taskTime)
-		a, err := t.ask(once, node, &taskQuestion{Op: "wait", Owner: owner, ID: last.ID, Seen: &seen})
-		cancel()
-		switch {
-		case ctx.Err() != nil:
+		now, err := t.waitOnce(ctx, owner, &last)
+		if ctx.Err() != nil {
 			return
-		case err != nil && !errors.Is(err, jobs.ErrTerminal) && t.nodes.Alive(node) && !errors.Is(err, jobs.ErrNotFound):
+		}
+		_, gone := errors.AsType[notHeardError](err)
+		switch {
+		case gone || errors.Is(err, jobs.ErrNotFound):
+			now = last
+			now.Status, now.Error = jobs.Failed, &tool.WireError{Code: -32603, Message: err.Error()}
+		case err != nil && !errors.Is(err, jobs.ErrTerminal):
+			now = last // it is asked again
+		}
+		if markOf(&now) != markOf(&last) {
+			f(now)
+		} else {
 			select {
-			case <-time.After(time.Second):
+			case <-time.After(followPause):
 			case <-ctx.Done():
 				return
 			}
-			continue
-		case err != nil && !errors.Is(err, jobs.ErrTerminal):
-			told, known := t.Get(owner, last.ID)
-			if known != nil {
-				told = *last
-				told.Status, told.Error = jobs.Failed, &tool.WireError{Code: -32603, Message: err.Error()}
-			}
-			*last = told
-		case markOf(&a.Record) == seen:
-			continue
-		default:
-			*last = a.Record
 		}
-		f(*last)
+		last = now
 	}
+}
+
+// followPause is how long a task of another node is left alone that has not changed: where it runs the request waits
+// longer, so that this is the pause while no node has it.
+const followPause = time.Second
+
+// waitOnce waits where a task is until it is no longer as last says, or for a while.
+func (t *clusterTasks) waitOnce(ctx context.Context, owner string, last *jobs.Record) (jobs.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, taskWait+taskTime)
+	defer cancel()
+	seen := markOf(last)
+	q := &taskQuestion{Op: "wait", Owner: owner, ID: last.ID, Seen: &seen}
+	return t.anywhere(ctx, q, func() (jobs.Record, error) {
+		a := t.answerHere(ctx, q)
+		switch {
+		case a.Absent:
+			return jobs.Record{}, jobs.ErrNotFound
+		case a.Error != "" && !a.Terminal:
+			return a.Record, errors.New(a.Error)
+		}
+		return a.Record, nil
+	})
+}
+
+// jobsAnywhere are the jobs that the module of jobs shows: it lists those of this node, because it asks the others itself,
+// and finds each one where it is.
+type jobsAnywhere struct{ *clusterTasks }
+
+// List returns jobs of this node.
+func (j jobsAnywhere) List(owner, cursor string, limit int) ([]jobs.Record, string, error) {
+	return j.Manager.List(owner, cursor, limit)
+}
+
+// Owner returns the owner of a job on any node.
+func (j jobsAnywhere) Owner(id string) (string, error) {
+	owner, err := j.Manager.Owner(id)
+	if !errors.Is(err, jobs.ErrNotFound) || j.nodes.jobs == nil {
+		return owner, err
+	}
+	ctx, cancel := j.briefly()
+	defer cancel()
+	rec, _, e := j.nodes.jobs.find(ctx, id)
+	if e != nil {
+		return owner, err
+	}
+	return rec.Owner, nil
+}
+
+// Wait waits for a job on any node.
+func (j jobsAnywhere) Wait(
+	ctx context.Context, owner, id string, until func(jobs.Record) bool,
+) (jobs.Record, error) {
+	rec, err := j.Manager.Wait(ctx, owner, id, until)
+	if !errors.Is(err, jobs.ErrNotFound) {
+		return rec, err
+	}
+	if rec, err = j.Get(owner, id); err != nil {
+		return rec, err
+	}
+	for !until(rec) && !rec.Status.Terminal() {
+		now, err := j.waitOnce(ctx, owner, &rec)
+		switch {
+		case ctx.Err() != nil:
+			return rec, context.Cause(ctx)
+		case errors.Is(err, jobs.ErrTerminal): // it has ended meanwhile
+			return j.Get(owner, id)
+		case err != nil:
+			return rec, err
+		case markOf(&now) == markOf(&rec):
+			select {
+			case <-time.After(followPause):
+			case <-ctx.Done():
+				return rec, context.Cause(ctx)
+			}
+		}
+		rec = now
+	}
+	return rec, nil
 }

@@ -97,7 +97,7 @@ func (a *App) openJobs() (*jobs.Manager, error) {
 func (a *App) jobOptions() jobs.Options {
 	o := jobs.Options{Log: a.log, DefaultTTL: a.cfg.Limits.JobKeep, NewID: a.nodes.newID()}
 	if a.nodes != nil && a.nodes.jobs != nil {
-		o.Changed = a.nodes.jobs.changed
+		o.Changed, o.Others = a.nodes.jobs.changed, a.nodes.jobs
 	}
 	return o
 }

@@ -402,13 +402,13 @@ func (p *managedPackage) erase(keep bool) error {
 // Rebuild installs a package again from its source, or from another source of the same
 // kind. Its data are kept. If it fails the package is unchanged.
 func (h *Manager) Rebuild(ctx context.Context, id, from string, report Report) (i Info, err error) {
-	return h.RebuildAccepting(ctx, id, from, false, report)
+	return h.RebuildAccepting(ctx, id, from, "", false, report)
 }
 
 // RebuildAccepting is Rebuild, also if accept is set and the attestation of the new version has
-// vanished or names another source than was approved.
+// vanished or names another source than was approved. job is that in which it is done, for Reclaim.
 func (h *Manager) RebuildAccepting(
-	ctx context.Context, id, from string, accept bool, report Report,
+	ctx context.Context, id, from, job string, accept bool, report Report,
 ) (i Info, err error) {
 	leave, err := h.addWork()
 	if err != nil {
@@ -416,15 +416,16 @@ func (h *Manager) RebuildAccepting(
 	}
 	defer leave()
 	return h.changePackage(id, Updating, func(p *managedPackage, _ Record) error {
-		return p.rebuild(ctx, from, accept, report)
+		return p.rebuild(ctx, from, job, accept, report)
 	})
 }
 
-func (p *managedPackage) rebuild(ctx context.Context, from string, accept bool, report Report) error {
+func (p *managedPackage) rebuild(ctx context.Context, from, job string, accept bool, report Report) error {
 	p.mu.Lock()
 	was := p.rec
 	p.mu.Unlock()
 	plan := Plan{Record: was, AcceptSource: accept}
+	plan.Job = job
 	if from != "" {
 		source, err := ParseSource(from)
 		if err != nil {
@@ -450,7 +451,7 @@ func (p *managedPackage) reinstall(ctx context.Context, plan Plan, report Report
 	was := p.rec
 	p.mu.Unlock()
 	now := was
-	now.State = Updating
+	now.State, now.Job = Updating, plan.Job
 	if err := p.saveRecord(now); err != nil {
 		return err
 	}
@@ -746,7 +747,7 @@ func (h *Manager) RebuildAll(ctx context.Context, report Report) ([]Outcome, err
 		o := Outcome{ID: p.id}
 		done, err := p.claim(Updating)
 		if err == nil {
-			err = p.rebuild(ctx, "", false, nil)
+			err = p.rebuild(ctx, "", "", false, nil)
 			done()
 		}
 		if err != nil {

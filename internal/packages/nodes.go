@@ -283,6 +283,7 @@ func (p *managedPackage) adoptRecord(now Record) {
 func sameServer(a, b Record) bool {
 	for _, r := range []*Record{&a, &b} {
 		r.Title, r.Version, r.Results, r.Timeout, r.NewTools, r.State, r.By, r.DeclaredBy = "", "", "", "", "", "", "", ""
+		r.Job = ""
 		r.TrustHints, r.Keep, r.Declared, r.AsksLogin, r.Shared, r.Writable = false, false, false, false, false, false
 		r.Off, r.Actions, r.Cleared, r.Pins, r.Previous = nil, nil, nil, nil, nil
 		r.Server, r.Installed, r.Digest = Server{}, time.Time{}, ""
@@ -369,7 +370,7 @@ func (p *managedPackage) settle() error {
 	p.mu.Unlock()
 	switch r.State {
 	case Updating:
-		r.State = Installed
+		r.State, r.Job = Installed, "" // the job has not done it
 		err = p.saveRecord(r)
 	case Installing, Removing:
 		if err = p.manager.deleteRecord(p.id, stored); err == nil {
@@ -383,6 +384,31 @@ func (p *managedPackage) settle() error {
 		p.manager.invalidateTools()
 	}
 	return err
+}
+
+// Reclaim finishes or undoes what a job of a node that has died was doing to a package, so that the job can begin again.
+// done says that the job had ended with the package installed. It waits until the lease of that node has ended.
+func (h *Manager) Reclaim(ctx context.Context, id, job string) (done bool, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 3*packageLease, errors.New("package "+id+" is still being changed"))
+	defer cancel()
+	for {
+		p, err := h.findPackage(id)
+		if err != nil {
+			return false, nil // it was undone
+		}
+		p.mu.Lock()
+		r := p.rec
+		p.mu.Unlock()
+		if r.Job != job || r.State == Installed {
+			return r.Job == job, nil
+		}
+		if err := p.settle(); err != nil {
+			h.log.Debug("a package is being changed", "package", id, "err", err)
+		}
+		if err := sleep(ctx, movePause); err != nil {
+			return false, context.Cause(ctx)
+		}
+	}
 }
 
 // declaredByNode reports whether by names the settings of another node of the cluster.

@@ -106,7 +106,7 @@ func TestAnUpdateFromAnotherSourceIsHeldBack(t *testing.T) {
 		t.Errorf("an update from the same source: %v", err)
 	}
 	push(ca, evilRepo, "")
-	i, err := h.RebuildAccepting(t.Context(), "boxed", source, true, nil)
+	i, err := h.RebuildAccepting(t.Context(), "boxed", source, "", true, nil)
 	if err != nil || i.Record.Pins.Attested.Repository != evilRepo {
 		t.Errorf("an administrator accepts it: %+v, %v", i.Record.Pins.Attested, err)
 	}

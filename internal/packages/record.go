@@ -82,6 +82,8 @@ type Record struct {
 	Keep      bool      `json:"keep,omitempty"` // Removing, or giving up Installing, leaves the data
 	Installed time.Time `json:"installed,omitzero"`
 	By        string    `json:"by,omitempty"`
+	// Job is the job that installed it or is installing it; "" is not known.
+	Job string `json:"job,omitempty"`
 
 	Server Server `json:"server,omitzero"`
 

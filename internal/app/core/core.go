@@ -38,6 +38,7 @@ type Options struct {
 	// Requests is the bus that carries calls to the modules; nil means Bus.
 	Requests bus.Bus
 	Jobs     *jobs.Manager
+	Tasks    job.Jobs // that the module of jobs shows; nil means Jobs
 	Spool    *spool.Spool
 
 	Modules  modulehost.Options
@@ -56,12 +57,16 @@ type Core struct {
 	Engine   *protocol.Engine
 
 	jobs  *jobs.Manager
+	tasks job.Jobs // that the module of jobs shows
 	spool *spool.Spool
 }
 
 // New builds and connects the parts of a core. It starts nothing; see Parts.
 func New(o Options) *Core {
-	c := &Core{jobs: o.Jobs, spool: o.Spool}
+	c := &Core{jobs: o.Jobs, tasks: o.Tasks, spool: o.Spool}
+	if c.tasks == nil {
+		c.tasks = o.Jobs
+	}
 
 	o.Modules.Bus = o.Bus
 	c.Modules = modulehost.NewHost(o.Modules)
@@ -125,7 +130,7 @@ func (x contexts) Use(ctx context.Context, who tool.Caller, name string) error {
 // AddJobs adds the module with which clients without tasks follow jobs. rules reports whether a caller is an
 // administrator; nil means no caller is.
 func (c *Core) AddJobs(ctx context.Context, rules operator.Func) error {
-	return c.Modules.Add(ctx, JobModule, job.New(c.jobs, rules))
+	return c.Modules.Add(ctx, JobModule, job.New(c.tasks, rules))
 }
 
 // Parts returns the parts of the core in the order of starting. Jobs stop before

@@ -79,6 +79,8 @@ var (
 	ErrCursor = errors.New("not a cursor of this list: start without one")
 	// ErrCancelled is the cause a job's context carries after Cancel.
 	ErrCancelled = errors.New("the job was cancelled")
+	// ErrMoved means that another host goes on with the job; see Others.
+	ErrMoved = errors.New("another node goes on with the job")
 	// ErrStopping is the cause a job's context carries when the host stops,
 	// and the answer to a caller that starts a job then.
 	ErrStopping = errors.New("the host is stopping")
@@ -99,9 +101,19 @@ type Options struct {
 	MaxPerOwner int           // unfinished jobs; 0 means 100. Ten times as many ended ones are kept, the newest
 	// Resume is what SetResume sets. Tests set it, because their jobs exist before they open the store.
 	Resume Resume
-	// Changed is called with each stored state of a job, in order, without its progress; nil means never. It must not
-	// block.
+	// Changed is called with each stored state of a job, in order, and with the progress of one that is Repeatable; nil
+	// means never. It must not block.
 	Changed func(Record)
+	Others  Others // nil means that no host with another file goes on with jobs of this one
+}
+
+// Others are hosts with files of their own that go on with jobs of this one, if they may run again, when it has ended.
+type Others interface {
+	// Share stores a job of this host as another one has to go on with it, or how it has ended. The error is ErrMoved if
+	// another host has it; otherwise another one may not go on with this state.
+	Share(r Record) error
+	// Keeps reports whether a job of this host, which has been away, still belongs to it; then no other host has it.
+	Keeps(id string) (bool, error)
 }
 
 // Manager manages the jobs of one host. It is safe for concurrent use.
@@ -169,14 +181,18 @@ func (m *Manager) Create(ctx context.Context, r Record) (*Running, error) {
 	}
 	r.Status, r.Created, r.Result, r.Error, r.Questions = Working, now(), nil, nil, nil
 	r.Updated, r.Round = r.Created, 1
-	r.TTL = min(cmp.Or(max(r.TTL, 0), m.o.DefaultTTL), m.o.MaxTTL)
-	r.Poll = cmp.Or(max(r.Poll, 0), m.o.Poll)
+	r = m.withDefaults(r)
 	r.Title, r.Note = displaytext.Cut(r.Title, maxText, ""), displaytext.Cut(r.Note, maxText, "")
 	var run *Running
 	err := m.store.insert(row{Record: r}, m.o.MaxPerOwner, func(r row) {
 		run = m.startRunning(r)
 		m.changed(r)
 	})
+	if err == nil && r.Repeatable && m.o.Others != nil {
+		if err := m.o.Others.Share(r); err != nil {
+			m.o.Log.Warn("no other node goes on with a job if this one dies", "job", r.ID, "err", err)
+		}
+	}
 	return run, err
 }
 
@@ -192,13 +208,68 @@ func (m *Manager) AddLost(r Record, why string) error {
 	if _, err := m.store.readRow(r.ID); !errors.Is(err, ErrNotFound) {
 		return err
 	}
-	r.TTL = min(cmp.Or(max(r.TTL, 0), m.o.DefaultTTL), m.o.MaxTTL)
-	r.Poll = cmp.Or(max(r.Poll, 0), m.o.Poll)
 	r.Updated, r.Round = now(), 1
-	lost := row{Record: r}
+	lost := row{Record: m.withDefaults(r)}
 	lost.markEnded(Failed)
 	lost.Error, lost.Note = internalError(why), displaytext.Cut(why, maxText, "")
 	return m.store.insert(lost, math.MaxInt/keepEnded, func(row) {})
+}
+
+// Adopt adds a job with which this host goes on instead of another one, and runs its round again unless it waits for
+// answers. What this host has of the job is replaced.
+func (m *Manager) Adopt(r Record) error {
+	if m.ctx.Err() != nil {
+		return ErrStopping
+	}
+	if err := m.Drop(r.ID); err != nil {
+		return err
+	}
+	r.Updated, r.Repeatable = now(), true
+	return m.store.insert(row{Record: m.withDefaults(r)}, math.MaxInt/keepEnded, func(r row) {
+		r.next = r.Status == Working
+		m.publish(r)
+	})
+}
+
+// Drop forgets a job with which another host goes on, and ends its round.
+func (m *Manager) Drop(id string) error {
+	if err := m.store.remove(id); err != nil {
+		return err
+	}
+	m.forget(id)
+	return nil
+}
+
+func (m *Manager) withDefaults(r Record) Record {
+	r.TTL = min(cmp.Or(max(r.TTL, 0), m.o.DefaultTTL), m.o.MaxTTL)
+	r.Poll = cmp.Or(max(r.Poll, 0), m.o.Poll)
+	return r
+}
+
+// share tells the other hosts of a change that is about to be stored, if they could go on with the job. It returns
+// ErrSettled if one of them does, and forgets the job.
+func (m *Manager) share(id string, change func(*row) error) error {
+	if m.o.Others == nil {
+		return nil
+	}
+	r, err := m.store.readRow(id)
+	if err != nil || !r.Repeatable {
+		return nil // storing the change says what is wrong
+	}
+	m.overlay(&r)
+	if change(&r) != nil {
+		return nil
+	}
+	switch err = m.o.Others.Share(r.Record); {
+	case errors.Is(err, ErrMoved):
+		if err := m.Drop(id); err != nil {
+			m.o.Log.Warn("a job with which another node goes on was not removed here", "job", id, "err", err)
+		}
+		return ErrSettled
+	case err != nil:
+		m.o.Log.Warn("other nodes do not know how a job is", "job", id, "err", err)
+	}
+	return nil
 }
 
 // Get returns one job of an owner.
@@ -242,7 +313,7 @@ func (m *Manager) List(owner, cursor string, limit int) (list []Record, next str
 // Cancel ends a job and the context of its round, and does not wait for the round. It returns a job that has ended
 // before with ErrTerminal.
 func (m *Manager) Cancel(owner, id string) (Record, error) {
-	return m.changeJob(id, func(r *row) error {
+	cancel := func(r *row) error {
 		if r.Owner != owner || r.expired(time.Now()) {
 			return ErrNotFound
 		}
@@ -251,7 +322,11 @@ func (m *Manager) Cancel(owner, id string) (Record, error) {
 		}
 		r.markEnded(Cancelled)
 		return nil
-	})
+	}
+	if m.share(id, cancel) != nil {
+		return Record{}, ErrNotFound // another host has it
+	}
+	return m.changeJob(id, cancel)
 }
 
 // EndOwned cancels the unfinished jobs that match accepts, including those that other hosts run, and returns a
@@ -321,7 +396,7 @@ func (m *Manager) Answer(owner, id string, answers map[string]json.RawMessage) (
 	resume := m.resume
 	m.mu.Unlock()
 	var unchanged = errors.New("nothing to store")
-	r, err := m.changeJob(id, func(r *row) error {
+	answer := func(r *row) error {
 		switch {
 		case r.Owner != owner || r.expired(time.Now()):
 			return ErrNotFound
@@ -339,7 +414,11 @@ func (m *Manager) Answer(owner, id string, answers map[string]json.RawMessage) (
 		r.Status, r.host, r.next = Working, m.store.host, true
 		r.Round++
 		return nil
-	})
+	}
+	if m.share(id, answer) != nil {
+		return Record{}, ErrNotFound // another host has it
+	}
+	r, err := m.changeJob(id, answer)
 	if err == unchanged {
 		err = nil
 	}

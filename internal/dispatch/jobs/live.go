@@ -84,6 +84,8 @@ func (m *Manager) updateLive(run *Running, f func(*row)) {
 		m.o.Log.Warn("a job's progress was not stored", "error", err)
 	} else if !ours {
 		m.refresh(run.id) // another host ended it
+	} else if r.Repeatable {
+		m.changed(r)
 	}
 }
 

@@ -108,6 +108,18 @@ func removeRows(tx *sql.Tx, where string, args ...any) (ids []string, err error)
 	return ids, nil
 }
 
+// remove removes a row, if it exists.
+func (s *store) remove(id string) error {
+	db, err := s.writer(false)
+	if err != nil || db == nil {
+		return err
+	}
+	return s.transact(db, func(tx *sql.Tx) error {
+		_, err := removeRows(tx, `id = ?`, id)
+		return err
+	}, func() {})
+}
+
 // changeRow works on the newest stored state; see Manager.changeJob.
 func (s *store) changeRow(id string, f func(*row) error, after func(row)) error {
 	db, err := s.writer(false)

@@ -21,6 +21,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer tick.Stop()
 	var swept time.Time
 	var seen int64
+	m.dropMoved()
 	for ctx.Err() == nil {
 		if time.Since(swept) >= sweepEvery {
 			swept = time.Now()
@@ -126,6 +127,9 @@ func (m *Manager) continueOrphans() error {
 	}
 	ids, err := m.store.orphans()
 	for _, o := range ids {
+		if !m.keeps(o.id) {
+			continue
+		}
 		_, e := m.changeJob(o.id, func(r *row) error {
 			if r.Status != Working || r.host != o.host || !r.Repeatable || m.ctx.Err() != nil {
 				return ErrSettled
@@ -139,6 +143,38 @@ func (m *Manager) continueOrphans() error {
 		}
 	}
 	return err
+}
+
+// keeps reports whether this host may go on with a job that it had before it ended. A job with which another host goes on
+// is forgotten.
+func (m *Manager) keeps(id string) bool {
+	if m.o.Others == nil {
+		return true
+	}
+	ours, err := m.o.Others.Keeps(id)
+	if err == nil && !ours {
+		err = m.Drop(id)
+	}
+	if err != nil {
+		m.o.Log.Warn("a job is not continued yet", "job", id, "err", err)
+	}
+	return ours && err == nil
+}
+
+// dropMoved forgets the jobs that wait for answers and that another host has meanwhile.
+func (m *Manager) dropMoved() {
+	if m.o.Others == nil {
+		return
+	}
+	waiting, err := m.store.rows(`status = 'input_required' ORDER BY created`)
+	if err != nil {
+		m.o.Log.Warn("jobs that wait for answers cannot be read", "err", err)
+	}
+	for _, r := range waiting {
+		if r.Repeatable {
+			m.keeps(r.ID)
+		}
+	}
 }
 
 // failAs fails a job for which still holds when it is changed.

@@ -90,10 +90,14 @@ func (run *Running) Fail(e *tool.WireError) error {
 // Keep stores recorded for the next round, and that this round may run again: if the host ends during it, the next
 // one runs it with these values.
 func (run *Running) Keep(recorded map[string]json.RawMessage) error {
-	return run.storeEnd(func(r *row) error {
+	err := run.storeEnd(func(r *row) error {
 		r.Recorded, r.Repeatable = recorded, true
 		return nil
 	})
+	if err == nil {
+		err = run.j.share(run.id, func(*row) error { return nil })
+	}
+	return err
 }
 
 // Interrupt ends a round because the host stops while it runs. The job fails, unless its round may run again on the
@@ -135,6 +139,9 @@ func (run *Running) Ask(q []tool.Question, recorded map[string]json.RawMessage, 
 // finishAs ends the round, unless it has ended. If the end cannot be stored the job fails, in memory if need be,
 // so that no caller waits for it, and finishAs returns why.
 func (run *Running) finishAs(f func(*row) error) error {
+	if err := run.j.share(run.id, f); err != nil {
+		return err
+	}
 	err := run.storeEnd(f)
 	if err == nil || errors.Is(err, ErrSettled) || errors.Is(err, ErrTooLarge) {
 		return err

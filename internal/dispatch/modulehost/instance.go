@@ -146,7 +146,7 @@ func (in *instance) serveRequest(ctx context.Context, r *bus.Request, n bus.Note
 	if run == nil {
 		return bus.Outcome{}, tool.Refuse(tool.CodeNotFound, "%s is no longer offered", r.Name)
 	}
-	return in.host.execute(ctx, r, n, run)
+	return in.host.execute(ctx, r, n, run, func(rc *running) { rc.restartable = o.restartable(r) })
 }
 
 // execute runs a handler. A panic affects no other call: it is logged with an id, and the caller receives that id.
@@ -155,8 +155,10 @@ func (h *Host) execute(
 	r *bus.Request,
 	n bus.Notes,
 	run tool.Handler,
+	with func(*running),
 ) (out bus.Outcome, err error) {
 	rc := newRunning(h, r, n)
+	with(rc)
 	defer func() {
 		rc.endCall()
 		if v := recover(); v != nil {

@@ -72,8 +72,8 @@ type CallFunc func(ctx context.Context, who tool.Caller, depth int, name string,
 type ProgramFunc func(ctx context.Context, who tool.Caller, depth int, call *module.InnerCall) (tool.Result, error)
 
 // JobFunc starts a job that outlives the request of a running call of this caller. Every round of the job is one
-// run.
-type JobFunc func(who tool.Caller, title string, run Round) (id string, err error)
+// run. from is what Restart needs; nil means that the job ends with this host.
+type JobFunc func(who tool.Caller, title string, run Round, from *Start) (id string, err error)
 
 // Round is one run of a job, with the values that earlier rounds recorded, and the state they left.
 type Round func(ctx context.Context, recorded map[string]json.RawMessage, state []byte,
@@ -307,8 +307,13 @@ func (h *Host) deps(in *instance) module.Deps {
 			if h.job == nil {
 				return "", tool.Refuse(tool.CodeUnsupported, "this host runs no jobs")
 			}
-			id, err := h.job(parent.Caller, title, h.round(in.name, parent, run))
-			if rc, ok := parent.Peer.(*running); ok && err == nil {
+			round := h.round(in.name, parent, run)
+			rc, _ := parent.Peer.(*running)
+			if id, ok := rc.captureRound(round); ok {
+				return id, nil
+			}
+			id, err := h.job(parent.Caller, title, round, rc.start())
+			if rc != nil && err == nil {
 				rc.started(id)
 			}
 			return id, err
@@ -365,7 +370,8 @@ func (h *Host) round(module string, parent *tool.Call, run tool.Handler) Round {
 		}
 		req := from
 		req.Recorded, req.State = recorded, state
-		return h.execute(ctx, &req, n, run)
+		again, _ := ctx.Value(againKey{}).(*restart)
+		return h.execute(ctx, &req, n, run, func(rc *running) { rc.again = again })
 	}
 }
 

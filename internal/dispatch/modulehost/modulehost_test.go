@@ -511,7 +511,7 @@ func TestCallsAreNarrowed(t *testing.T) {
 			return out.Result, err
 		},
 		nil,
-		func(_ tool.Caller, _ string, run modulehost.Round) (string, error) {
+		func(_ tool.Caller, _ string, run modulehost.Round, _ *modulehost.Start) (string, error) {
 			_, err := run(context.Background(), nil, nil, nil)
 			return "id", err
 		},
@@ -567,7 +567,7 @@ func TestAResultNamesTheJob(t *testing.T) {
 	}
 	add(t, h, "shop", w)
 	made := 0
-	h.Bind(nil, nil, func(tool.Caller, string, modulehost.Round) (string, error) {
+	h.Bind(nil, nil, func(tool.Caller, string, modulehost.Round, *modulehost.Start) (string, error) {
 		made++
 		return fmt.Sprint("job", made), nil
 	})

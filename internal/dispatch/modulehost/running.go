@@ -45,6 +45,9 @@ type running struct {
 	asked  []tool.Question
 	jobs   []string // jobs that the handler has started
 	ended  bool
+
+	restartable bool     // the jobs that it starts may run again on another node; guarded by mu
+	again       *restart // the handler runs because a job runs again; nil otherwise
 }
 
 func newRunning(h *Host, r *bus.Request, n bus.Notes) *running {

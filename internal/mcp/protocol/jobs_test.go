@@ -449,7 +449,7 @@ func TestRunningJobsAreDivided(t *testing.T) {
 			return bus.Outcome{}, nil
 		}
 		start := func(principal, in string) error {
-			_, err := h.Engine.StartJob(tool.Caller{Principal: principal, Owner: principal + " in " + in}, "work", work)
+			_, err := h.Engine.StartJob(tool.Caller{Principal: principal, Owner: principal + " in " + in}, "work", work, nil)
 			return err
 		}
 		if err := errors.Join(start("ann", "a"), start("ann", "b")); err != nil {

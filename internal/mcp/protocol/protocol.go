@@ -18,6 +18,7 @@ import (
 	"gatehouse/internal/dispatch"
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/jobs"
+	"gatehouse/internal/dispatch/modulehost"
 	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/internal/mcp/rawjson"
@@ -33,9 +34,11 @@ type Options struct {
 	Sessions *session.Table // nil: HTTP is served without sessions
 	Jobs     *jobs.Manager
 	Tasks    Tasks // nil means Jobs
-	Seal     *seal.Ring
-	Bus      bus.Bus
-	Log      *slog.Logger
+	// Restart runs a job of another node again that a handler has started; nil if there are no other nodes.
+	Restart func(job string, who tool.Caller, from *modulehost.Start) modulehost.Round
+	Seal    *seal.Ring
+	Bus     bus.Bus
+	Log     *slog.Logger
 
 	Info Info
 	// Instructions returns the instructions that clients of a view get; "" for

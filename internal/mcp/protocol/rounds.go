@@ -16,7 +16,7 @@ import (
 )
 
 // rounds holds the jobs that handlers have started themselves. Their functions exist in this process
-// only: after a restart such a job fails.
+// only: in another one such a job fails, unless the call that started it can be run again there.
 type rounds struct {
 	mu sync.Mutex
 	by map[string]modulehost.Round
@@ -25,12 +25,18 @@ type rounds struct {
 func (x *rounds) init() { x.by = make(map[string]modulehost.Round) }
 
 // StartJob runs a function that outlives the call which starts it; see module.Deps.Job.
-func (e *Engine) StartJob(who tool.Caller, title string, run modulehost.Round) (string, error) {
-	req, err := json.Marshal(taskRequest{Caller: who, Revision: mcpversion.Latest.String()})
+func (e *Engine) StartJob(
+	who tool.Caller, title string, run modulehost.Round, from *modulehost.Start,
+) (string, error) {
+	if e.opts.Restart == nil {
+		from = nil
+	}
+	req, err := json.Marshal(taskRequest{Caller: who, Revision: mcpversion.Latest.String(), Start: from})
 	if err != nil {
 		return "", err
 	}
-	job, err := e.createJob(&who, jobs.Record{Owner: who.Owner, Title: title, Request: req}, 0)
+	rec := jobs.Record{Owner: who.Owner, Title: title, Request: req, Repeatable: from != nil}
+	job, err := e.createJob(&who, rec, 0)
 	if err != nil {
 		return "", err
 	}
@@ -148,6 +154,9 @@ func (n jobNotes) Progress(done, total float64, note string) { n.run.Progress(do
 func (n jobNotes) Log(slog.Level, json.RawMessage)           {}
 func (n jobNotes) Output([]byte)                             {}
 func (n jobNotes) Detach()                                   {}
+
+// Job returns the id of the job, for tool.JobOf.
+func (n jobNotes) Job() string { return n.run.ID() }
 
 // Keep returns false, because the function of the job exists in this process only.
 func (n jobNotes) Keep(map[string]json.RawMessage) bool { return false }

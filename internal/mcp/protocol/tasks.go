@@ -9,6 +9,7 @@ import (
 
 	"gatehouse/internal/dispatch"
 	"gatehouse/internal/dispatch/jobs"
+	"gatehouse/internal/dispatch/modulehost"
 	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/mcp/session"
@@ -27,6 +28,8 @@ type taskRequest struct {
 	Params   json.RawMessage `json:"params,omitempty"`
 	Caller   tool.Caller     `json:"caller"`
 	Revision string          `json:"revision"`
+
+	Start *modulehost.Start `json:"start,omitempty"` // of a job that a handler has started, to run it again
 }
 
 // missingTasks is the error for a client that cannot follow a task.
@@ -82,7 +85,10 @@ func (r *request) createTask(c *call) (*task, error) {
 	if err != nil {
 		return nil, err
 	}
-	rec := jobs.Record{Owner: r.facts.Owner, Title: c.entry.Listed, Request: req}
+	rec := jobs.Record{
+		Owner: r.facts.Owner, Title: c.entry.Listed, Request: req,
+		Repeatable: r.e.opts.Restart != nil && c.entry.Tool.Restartable,
+	}
 	if wish, ok := r.taskParam(); ok {
 		ttl, _ := rawjson.Get(wish, "ttl")
 		if ms, ok := rawjson.Int(ttl); ok && ms > 0 {
@@ -247,6 +253,19 @@ func (t *task) askQuestions(r *request, c *call, res *dispatch.Result) error {
 	)
 }
 
+// CanResume reports whether this host can run a round of a job that another node has left.
+func (e *Engine) CanResume(ctx context.Context, rec jobs.Record, canRestart func(*modulehost.Start) bool) bool {
+	var q taskRequest
+	if json.Unmarshal(rec.Request, &q) != nil {
+		return false
+	}
+	if q.Start != nil {
+		return canRestart(q.Start)
+	}
+	v, err := e.opts.Views.View(ctx, &q.Caller, e.opts.Views.Cut(q.Caller))
+	return err == nil && v.Tool(q.Tool) != nil
+}
+
 // resumeJob runs the next round of a job when all its questions are answered.
 func (e *Engine) resumeJob(ctx context.Context, rec jobs.Record, run *jobs.Running) {
 	if round, ok := e.rounds.findRound(rec.ID); ok {
@@ -256,6 +275,10 @@ func (e *Engine) resumeJob(ctx context.Context, rec jobs.Record, run *jobs.Runni
 	var q taskRequest
 	if err := json.Unmarshal(rec.Request, &q); err != nil {
 		run.Fail(&tool.WireError{Code: CodeInternal, Message: "this job is from another release of the host"})
+		return
+	}
+	if q.Start != nil && e.opts.Restart != nil {
+		e.runRound(ctx, run, e.opts.Restart(rec.ID, q.Caller, q.Start), rec.Recorded, rec.State)
 		return
 	}
 	r := &request{

@@ -4,6 +4,7 @@ package job
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -19,13 +20,25 @@ import (
 
 type jobModule struct {
 	deps  module.Deps
-	jobs  *jobs.Manager
+	jobs  Jobs
 	rules operator.Func
+}
+
+// Jobs are the jobs that the module shows, as a *jobs.Manager has them. In a cluster those of other nodes are found by
+// their ids.
+type Jobs interface {
+	Get(owner, id string) (jobs.Record, error)
+	List(owner, cursor string, limit int) (list []jobs.Record, next string, err error)
+	Unfinished() ([]jobs.Record, error)
+	Owner(id string) (string, error)
+	Wait(ctx context.Context, owner, id string, until func(jobs.Record) bool) (jobs.Record, error)
+	Cancel(owner, id string) (jobs.Record, error)
+	Answer(owner, id string, answers map[string]json.RawMessage) (jobs.Record, error)
 }
 
 // New returns what makes the module. rules decides who may list and cancel the jobs
 // of all callers; nil means that no caller may.
-func New(j *jobs.Manager, rules operator.Func) module.New {
+func New(j Jobs, rules operator.Func) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) { return &jobModule{d, j, rules}, nil }
 }
 

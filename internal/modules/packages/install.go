@@ -98,9 +98,18 @@ func (k *manager) install(ctx context.Context, c *tool.Call, in installIn) (jobO
 	if source, err = resolveSource(c, source); err != nil {
 		return jobOut{}, err
 	}
+	if source.FromPath() {
+		tool.Stay(c) // no other node has the path
+	}
 	asked := r.Source
 	r.Source = source
 	plan := packages.Plan{Record: r}
+	if i, done, err := k.reclaim(ctx, c, in.ID); err != nil {
+		return jobOut{}, err
+	} else if done {
+		return k.startJob(c, "installation of package "+in.ID, in.ID,
+			func(context.Context, *tool.Call, packages.Report) (any, error) { return newInstalled(i), nil })
+	}
 	if err := k.cfg.Packages.Check(&plan); err != nil {
 		return jobOut{}, err
 	}
@@ -113,6 +122,7 @@ func (k *manager) install(ctx context.Context, c *tool.Call, in installIn) (jobO
 		"installation of package "+in.ID,
 		in.ID,
 		func(ctx context.Context, c *tool.Call, say packages.Report) (any, error) {
+			r.Job, _ = tool.JobOf(c)
 			i, err := k.cfg.Packages.Install(ctx, packages.Plan{Record: r, Open: opener(c, asked)}, say)
 			if err != nil {
 				return nil, err
@@ -129,6 +139,19 @@ func (k *manager) install(ctx context.Context, c *tool.Call, in installIn) (jobO
 			return done, nil
 		},
 	)
+}
+
+// reclaim makes a package that a job was changing what the job can begin with again, if its node has died. done says that
+// the job had done it.
+func (k *manager) reclaim(ctx context.Context, c *tool.Call, id string) (i packages.Info, done bool, err error) {
+	job, again := tool.JobOf(c)
+	if !again {
+		return i, false, nil
+	}
+	if done, err = k.cfg.Packages.Reclaim(ctx, id, job); err == nil && done {
+		i, err = k.cfg.Packages.Info(id)
+	}
+	return i, done, err
 }
 
 func newInstalled(i packages.Info) installed {
@@ -212,13 +235,16 @@ type rebuildIn struct {
 	Confirm string `json:"confirm,omitempty" doc:"the id, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
 }
 
-func (k *manager) rebuild(_ context.Context, c *tool.Call, in rebuildIn) (jobOut, error) {
+func (k *manager) rebuild(ctx context.Context, c *tool.Call, in rebuildIn) (jobOut, error) {
 	if err := k.checkOperator(c); err != nil {
 		return jobOut{}, err
 	}
 	i, err := k.cfg.Packages.Info(in.ID)
 	if err != nil {
 		return jobOut{}, err
+	}
+	if i.Source.FromPath() {
+		tool.Stay(c) // no other node has the path
 	}
 	if in.Source != "" {
 		source, err := packages.ParseSource(in.Source)
@@ -236,12 +262,20 @@ func (k *manager) rebuild(_ context.Context, c *tool.Call, in rebuildIn) (jobOut
 			return jobOut{}, err
 		}
 	}
+	i, done, err := k.reclaim(ctx, c, in.ID)
+	if err != nil {
+		return jobOut{}, err
+	}
 	return k.startJob(
 		c,
 		"rebuild of package "+in.ID,
 		in.ID,
 		func(ctx context.Context, c *tool.Call, say packages.Report) (any, error) {
-			i, err := k.cfg.Packages.RebuildAccepting(ctx, in.ID, in.Source, in.Accept, say)
+			if done {
+				return newInstalled(i), nil
+			}
+			job, _ := tool.JobOf(c)
+			i, err := k.cfg.Packages.RebuildAccepting(ctx, in.ID, in.Source, job, in.Accept, say)
 			if err != nil {
 				return nil, err
 			}

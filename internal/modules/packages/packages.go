@@ -310,7 +310,7 @@ func (k *manager) lifeTools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "package_install", Title: "Install a package", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
-			Task: tool.TaskNever, Sync: true, Aliases: []string{"package.install"},
+			Task: tool.TaskNever, Restartable: true, Sync: true, Aliases: []string{"package.install"},
 			Description: "Installs a third-party MCP server as a package of this host, after the user has agreed. " +
 				"It returns a job.",
 			Help: installHelp + "\n- " + confirmHelp,
@@ -345,7 +345,7 @@ func (k *manager) lifeTools() []tool.Tool {
 		}, k.restart),
 		tool.New(tool.Def{
 			Name: "package_rebuild", Title: "Rebuild a package", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
-			Task: tool.TaskNever, Sync: true, Aliases: []string{"package.rebuild"},
+			Task: tool.TaskNever, Restartable: true, Sync: true, Aliases: []string{"package.rebuild"},
 			Description: "Installs a package again from its source, or another version of it, and keeps its data. " +
 				"It returns a job.",
 			Help: "source may name another version of the same npm package, or another path of the same " +

@@ -54,6 +54,7 @@ func (m *sandboxTools) createTool() tool.Tool {
 	return adapted(m, tool.Def{
 		Name: "sandbox_create", Title: "Create a sandbox", Effects: tool.Writes,
 		Aliases: []string{"create_sandbox"}, Timeout: 20 * time.Minute,
+		Restartable: true, // what a node had of it died with the node
 		Description: "Creates a sandbox: an isolated environment with its own files and processes and no " +
 			"network, in which code cannot harm the host.",
 		Help: `It contains the host's interpreters and libraries, read-only, or the file system of an image, and an empty home folder ` + "`/home/user`" + `. It has no network and none of the host's files, processes or environment.

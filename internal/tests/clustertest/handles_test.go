@@ -14,6 +14,12 @@ import (
 // modern sends a request of the modern era of a client that follows tasks, and returns the answer.
 func modern(t *testing.T, url, method, name string, params map[string]any) string {
 	t.Helper()
+	return modernAs(t, url, "", method, name, params)
+}
+
+// modernAs is modern with a token; "" is none.
+func modernAs(t *testing.T, url, token, method, name string, params map[string]any) string {
+	t.Helper()
 	params["_meta"] = map[string]any{
 		"io.modelcontextprotocol/protocolVersion": "2026-07-28",
 		"io.modelcontextprotocol/clientInfo":      map[string]string{"name": "test", "version": "1"},
@@ -34,6 +40,9 @@ func modern(t *testing.T, url, method, name string, params map[string]any) strin
 		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name,
 	} {
 		r.Header.Set(key, value)
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
 	}
 	a, err := client.Do(r)
 	if err != nil {
@@ -65,16 +74,7 @@ func find(t *testing.T, pattern, in string) string {
 // startJob starts a program that runs long as a job of a node, and returns the job's id.
 func startJob(t *testing.T, n *node) string {
 	t.Helper()
-	_, header, err := post(n.url, "", initialize)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, _, err := post(n.url, header.Get("Mcp-Session-Id"), `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{`+
-		`"name":"process_run","arguments":{"command":"sleep","args":["1000"]},"task":{}}}`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return find(t, `"taskId":"([a-z2-7]+_[a-z2-7]{10})"`, got)
+	return startJobAs(t, n, "")
 }
 
 // TestHandlesFromAnyNode starts a process on one node and reads, writes and stops it by way of the others. It does the
