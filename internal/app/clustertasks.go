@@ -174,18 +174,6 @@ func (t *clusterTasks) askFor(node string, q *taskQuestion) (taskAnswer, error) 
 	return t.ask(ctx, node, q)
 }
 
-// nodeOf returns the other node whose task an id names; "" if there is none.
-func (t *clusterTasks) nodeOf(id string) string {
-	_, node, _ := strings.Cut(id, "_")
-	if node == t.nodes.ID() || !cluster.ValidID(node) {
-		return ""
-	}
-	if known, _ := t.nodes.Known(node); !known {
-		return ""
-	}
-	return node
-}
-
 // anywhere runs an operation here or, if the task is on another node, there. A task of a dead node has failed here, unless
 // another node goes on with it.
 func (t *clusterTasks) anywhere(
