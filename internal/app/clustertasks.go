@@ -153,7 +153,7 @@ func (t *clusterTasks) ask(ctx context.Context, node string, q *taskQuestion) (a
 		err = json.Unmarshal(raw, &a)
 	}
 	switch {
-	case errors.Is(err, cluster.ErrNotRun):
+	case errors.Is(err, cluster.ErrNotRun), errors.Is(err, cluster.ErrMayHaveRun) && (q.Op == "get" || q.Op == "wait"):
 		return a, notHeardError{node}
 	case err != nil:
 		return a, err
@@ -190,7 +190,7 @@ func (t *clusterTasks) anywhere(
 	}
 	if alive && node != t.nodes.ID() {
 		a, err := t.ask(ctx, node, q)
-		if !errors.Is(err, jobs.ErrNotFound) && t.nodes.Alive(node) {
+		if _, silent := errors.AsType[notHeardError](err); !silent && !errors.Is(err, jobs.ErrNotFound) {
 			return a.Record, err
 		}
 	}
@@ -220,8 +220,9 @@ func (t *clusterTasks) byRecord(
 		return rec, err
 	case t.nodes.Alive(at.Node):
 		a, err := t.ask(ctx, at.Node, q)
-		if errors.Is(err, jobs.ErrNotFound) && at.Again != nil {
-			return at.jobOf(q.ID), nil
+		_, silent := errors.AsType[notHeardError](err)
+		if at.Again != nil && (silent || errors.Is(err, jobs.ErrNotFound)) {
+			return at.jobOf(q.ID), nil // it comes in a moment, or goes on elsewhere
 		}
 		return a.Record, err
 	case at.Status.Terminal() && at.Ended != nil:

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -70,16 +72,25 @@ func engine(t *testing.T) string {
 	return path
 }
 
+// freePort returns a port that no program listens on. It is below those that the kernel gives to programs which ask for
+// any, such as the engines, and no other test of this process gets it.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		port := strconv.Itoa(10_000 + rand.IntN(22_000))
+		if _, taken := ports.LoadOrStore(port, true); taken {
+			continue
+		}
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
+	t.Fatal("no port is free")
+	return ""
 }
+
+var ports sync.Map // that freePort has returned
 
 func (n *node) run(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()

@@ -76,6 +76,7 @@ func TestJobsAreTakenOver(t *testing.T) {
 			for {
 				if status, answer := taskState(t, n, token, job); status != "working" && status != "completed" {
 					t.Errorf("the job while it moves: %.400s", answer)
+					return
 				}
 				select {
 				case <-done:
