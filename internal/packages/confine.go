@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"gatehouse/internal/exec/cpushare"
 	"gatehouse/internal/exec/proc"
 	"gatehouse/internal/exec/shield"
 	"gatehouse/internal/sandbox"
@@ -52,6 +53,9 @@ func (h *Manager) openDriver() (sandbox.Driver, error) {
 	d, err := h.opts.Sandboxes()
 	if err == nil {
 		s.driver = d
+		if err := cpushare.ShortenSlices(); err != nil { // before the first package is started, which inherits it
+			h.log.Warn("a package that calculates delays others more than it has to", "err", err)
+		}
 	}
 	return d, err
 }

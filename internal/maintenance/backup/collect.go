@@ -24,7 +24,8 @@ type Folders struct {
 	Data, Config, State string // "" leaves one out, but never Data
 	// KeyFile holds the key of the secrets; "" means a file in Config.
 	KeyFile string
-	// Not are folders inside those that are left out, and NotNow returns further ones when it is called; it may be nil.
+	// Not are folders inside those that are left out, and stay where they are. NotNow returns folders in Data that are
+	// left out because Pack packs them; a restore moves them aside with their files. It may be nil.
 	Not    []string
 	NotNow func() []string
 	// Remove removes a folder, of whose files some may belong to other users; nil if there are no such files.

@@ -340,6 +340,11 @@ func putAside(f Folders, rename renaming) error {
 				return err
 			}
 		}
+		if n.name == dataFolder {
+			if err := f.putPackedAside(saved, rename); err != nil {
+				return err
+			}
+		}
 		var there []string
 		if err := walk(n.path, f, true, func(rel string, _ fs.FileInfo) error {
 			there = append(there, rel)
@@ -356,6 +361,30 @@ func putAside(f Folders, rename renaming) error {
 	if f.keyElsewhere() {
 		if _, err := os.Stat(f.stagedKey()); err == nil {
 			return move(f.KeyFile, f.KeyFile+".before-restore", rename)
+		}
+	}
+	return nil
+}
+
+// putPackedAside moves the folders of NotNow to the folder saved as they are, because this process may not be able to
+// move the files in them. It is done before other files are moved, so that NotNow still finds them after an interruption.
+func (f Folders) putPackedAside(saved string, rename renaming) error {
+	if f.NotNow == nil {
+		return nil
+	}
+	for _, dir := range f.NotNow() {
+		rel, err := filepath.Rel(f.Data, dir)
+		if err == nil && !filepath.IsLocal(rel) {
+			err = fmt.Errorf("%s is not in %s", dir, f.Data)
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+			continue // it was moved before an interruption
+		}
+		if err := move(dir, filepath.Join(saved, rel), rename); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -35,6 +35,16 @@ func TestARestoreSurvivesInterruptions(t *testing.T) {
 		m.put(m.Data, "d1", "old")
 		m.put(m.Data, "other", "old")
 		m.put(m.Config, "sub/c2", "old")
+		m.put(m.Data, "packages/boxed/owners.json", "old")
+		m.put(m.Data, "packages/boxed/data/of another user", "old")
+		m.NotNow = func() (packed []string) {
+			found, _ := filepath.Glob(filepath.Join(m.Data, "packages/*/owners.json"))
+			for _, f := range found {
+				packed = append(packed, filepath.Join(filepath.Dir(f), "data"))
+			}
+			return packed
+		}
+		m.backups.o.Folders = m.Folders
 		if err := m.backups.SetTarget(t.Context(), Target{Name: "shelf", Kind: Directory, Path: dir}); err != nil {
 			t.Fatal(err)
 		}
@@ -43,6 +53,9 @@ func TestARestoreSurvivesInterruptions(t *testing.T) {
 		}
 		left, cut := stop, errors.New("the power is out")
 		_, err := applyRestored(m.Folders, func(from, to string) error {
+			if strings.Contains(from, "of another user") {
+				t.Errorf("after %d steps %s is moved, which this process may not be able to move", stop, from)
+			}
 			if left--; left < 0 {
 				return cut
 			}
@@ -70,7 +83,10 @@ func TestARestoreSurvivesInterruptions(t *testing.T) {
 		}
 		if saved := all(t, filepath.Join(m.Data, savedFolder)); !maps.Equal(
 			saved,
-			map[string]string{"d1": "old", "other": "old"},
+			map[string]string{
+				"d1": "old", "other": "old",
+				"packages/boxed/owners.json": "old", "packages/boxed/data/of another user": "old",
+			},
 		) {
 			t.Errorf("after %d steps put aside: %v", stop, saved)
 		}

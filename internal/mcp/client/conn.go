@@ -439,8 +439,8 @@ func encodeMessage(id int64, method string, params json.RawMessage) []byte {
 // What a server sends beside answers, such as notifications, is read at this rate in messages a second, after as many as
 // the burst at once. A server that floods the host waits, instead of taking the processor from others.
 const (
-	unaskedRate  = 5000
-	unaskedBurst = 10_000
+	unaskedRate  = 1000
+	unaskedBurst = 5000
 )
 
 // receive handles what the server sent: a message, or a batch of revision 2025-03-26.

@@ -2,6 +2,10 @@ package client
 
 import "bytes"
 
+// A line is gathered in parts of at most this many bytes. One slice that grows would be copied again and again, and the
+// runtime cannot interrupt a copy of megabytes: a collection of garbage would stop all calls until it ends.
+const largestPart = 256 << 10
+
 // frames splits what a server prints into lines of at most limit bytes. Of a
 // longer line only the beginning and the end are kept. It belongs to one
 // goroutine.
@@ -10,8 +14,10 @@ type frames struct {
 	line  func([]byte) // owns what it is given
 	long  func(head, tail []byte, n int64)
 
-	buf  []byte
-	over int64 // bytes of a line that is too long; 0 while it is not
+	full [][]byte // parts of the line that are full
+	buf  []byte   // what comes after them
+	size int      // bytes of full and buf
+	over int64    // bytes of a line that is too long; 0 while it is not
 	tail []byte
 }
 
@@ -30,14 +36,18 @@ func (f *frames) Write(p []byte) (int, error) {
 }
 
 func (f *frames) addPart(part []byte) {
-	if f.over == 0 && len(f.buf)+len(part) <= f.limit {
-		f.buf = append(f.buf, part...)
+	if f.over == 0 && f.size+len(part) <= f.limit {
+		f.keepPart(part)
 		return
 	}
 	if f.over == 0 {
-		f.over = int64(len(f.buf))
-		f.tail = bytes.Clone(f.buf[max(0, len(f.buf)-edgeBytes):])
-		f.buf = bytes.Clone(f.buf[:min(len(f.buf), edgeBytes)])
+		f.over = int64(f.size)
+		f.tail = f.lastBytes()
+		head := f.buf
+		if len(f.full) > 0 {
+			head = f.full[0]
+		}
+		f.buf, f.full = bytes.Clone(head[:min(len(head), edgeBytes)]), nil
 		f.buf = append(f.buf, part[:min(len(part), edgeBytes-len(f.buf))]...)
 	}
 	f.over += int64(len(part))
@@ -45,12 +55,45 @@ func (f *frames) addPart(part []byte) {
 	f.tail = f.tail[max(0, len(f.tail)-edgeBytes):]
 }
 
+// keepPart adds to a line that is not too long.
+func (f *frames) keepPart(part []byte) {
+	f.size += len(part)
+	for len(part) > 0 {
+		if len(f.buf) == cap(f.buf) {
+			if len(f.buf) > 0 {
+				f.full = append(f.full, f.buf)
+			}
+			f.buf = make([]byte, 0, min(max(2*cap(f.buf), len(part)), largestPart))
+		}
+		n := min(len(part), cap(f.buf)-len(f.buf))
+		f.buf = append(f.buf, part[:n]...)
+		part = part[n:]
+	}
+}
+
+// lastBytes returns a copy of the end of the line, at least edgeBytes of a longer one.
+func (f *frames) lastBytes() []byte {
+	var before []byte
+	if n := len(f.full); n > 0 {
+		before = f.full[n-1]
+	}
+	all := append(bytes.Clone(before[max(0, len(before)-edgeBytes):]), f.buf...)
+	return bytes.Clone(all[max(0, len(all)-edgeBytes):])
+}
+
 func (f *frames) lastFrame() {
-	buf, tail, over := f.buf, f.tail, f.over
-	f.buf, f.tail, f.over = nil, nil, 0
+	full, buf, size, tail, over := f.full, f.buf, f.size, f.tail, f.over
+	f.full, f.buf, f.size, f.tail, f.over = nil, nil, 0, nil, 0
 	if over > 0 {
 		f.long(buf, tail, over)
 		return
+	}
+	if len(full) > 0 {
+		line := make([]byte, 0, size)
+		for _, part := range append(full, buf) {
+			line = append(line, part...)
+		}
+		buf = line
 	}
 	f.line(buf)
 }

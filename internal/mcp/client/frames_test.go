@@ -1,8 +1,10 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -37,6 +39,34 @@ func FuzzLines(f *testing.F) {
 			t.Errorf("%d lines of %d", lines, want)
 		}
 	})
+}
+
+// A line arrives as it was sent, in whichever pieces, and of one that is too long both ends.
+func TestLinesOfManyParts(t *testing.T) {
+	for _, size := range []int{1, edgeBytes, largestPart - 1, largestPart, largestPart + 1, 5*largestPart + 7} {
+		for _, step := range []int{1000, largestPart, 3 * largestPart} {
+			var text []byte
+			for n := range size {
+				text = append(text, 'a'+byte(n*n%23))
+			}
+			got, ends := "", ""
+			f := &frames{limit: 5 * largestPart, line: func(b []byte) { got += string(b) },
+				long: func(head, tail []byte, n int64) { ends += fmt.Sprintf("%s %s %d", head, tail, n) }}
+			for rest := append(bytes.Clone(text), "\nnext\n"...); len(rest) > 0; {
+				n := min(step, len(rest))
+				f.Write(rest[:n])
+				rest = rest[n:]
+			}
+			want, wantEnds := string(text)+"next", ""
+			if size > f.limit {
+				want = "next"
+				wantEnds = fmt.Sprintf("%s %s %d", text[:edgeBytes], text[size-edgeBytes:], size)
+			}
+			if got != want || ends != wantEnds {
+				t.Errorf("a line of %d bytes in pieces of %d arrives as %d and %q", size, step, len(got), ends)
+			}
+		}
+	}
 }
 
 // A server that sends more than it is asked for is read at a rate, with answers in between, until its connection ends.
