@@ -2,9 +2,13 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/packages/pins"
 )
 
 // packageChange is one change as package_changes shows it.
@@ -46,6 +50,49 @@ since the installation. All others are offered meanwhile.`,
 	p.registerFlags(c.Flags())
 	c.ValidArgsFunction = p.packageNames(w)
 	return c
+}
+
+// notApproved returns an error that says why a tool of a package is not offered, if an approval of it is missing; nil for
+// other tools, and if the caller may not manage the packages of the host.
+func (t *target) notApproved(c *cobra.Command, w Environment, name string) error {
+	id, _, ok := strings.Cut(name, "_")
+	at := ""
+	switch {
+	case t.url != "":
+		at = " --url " + t.url
+	case t.unix != "":
+		at = " --unix " + t.unix
+	default:
+		id = packageOf(w, name)
+	}
+	if !ok || id == "" {
+		return nil
+	}
+	p := packageFlags{t: *t}
+	p.t.keeps, p.t.host.context, p.t.ask = true, contextstore.Admin, nil
+	a, err := p.connect(c, w)
+	if err != nil {
+		return nil
+	}
+	defer a.close()
+	var open packageChangeList
+	w.Err = io.Discard // the answer of a host that has no such package
+	if err := a.callTool(c.Context(), w, "package_changes", packageID{id}, &open); err != nil {
+		return nil
+	}
+	for _, one := range open.Changes {
+		switch {
+		case one.Name != name:
+		case one.State == pins.Refused:
+			return usagef("the tool %q of package %s was refused by %s at %s, so it is not offered: gatehouse package "+
+				"approve %s %s%s approves it after all", name, id, printable(one.By), printable(one.At), id, name, at)
+		default:
+			return usagef("the tool %q of package %s is %s and not approved, so it is not offered: gatehouse package "+
+				"changes %s%s shows it, and gatehouse package approve %s%s approves it",
+				name, id, printable(one.State), id, at, id, at)
+		}
+	}
+	return nil
 }
 
 // printChanges prints changes with their differences, of which no line can control the terminal.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"fmt"
@@ -23,7 +24,6 @@ import (
 	"gatehouse/internal/config"
 	"gatehouse/internal/mcp/client"
 	"gatehouse/internal/modules/standard"
-	"gatehouse/internal/packages"
 	"gatehouse/internal/server/daemon"
 )
 
@@ -288,7 +288,7 @@ func (t *target) connectTool(c *cobra.Command, w Environment, name string) (
 	end()
 	other := *t
 	if t.running() || !other.holdsPackages(c.Context(), w) {
-		return nil, client.Tool{}, nil, missing
+		return nil, client.Tool{}, nil, cmp.Or(t.notApproved(c, w, name), missing)
 	}
 	cl, end, err = other.connectTarget(c, w)
 	if err != nil {
@@ -303,7 +303,7 @@ func (t *target) connectTool(c *cobra.Command, w Environment, name string) (
 		}
 	}
 	end()
-	return nil, client.Tool{}, nil, missing
+	return nil, client.Tool{}, nil, cmp.Or(other.notApproved(c, w, name), missing)
 }
 
 // allTools returns the tools that call and tools find: those of the server and, if it is in this process, those of
@@ -363,14 +363,6 @@ func (t *target) findTool(ctx context.Context, w Environment, all []client.Tool,
 			return t, nil
 		}
 	}
-	id := packageOf(w, name)
-	if why := t.quarantined(w, id, name); why != "" {
-		return client.Tool{}, usagef(
-			"the tool %q of package %s is %s, so it is not offered: gatehouse package changes %s shows it, and gatehouse "+
-				"package approve %s approves it",
-			name, id, why, id, id,
-		)
-	}
 	near := nearest(name, toolNames(all))
 	if module := elsewhere(all, name); module != "" {
 		return client.Tool{}, usagef(
@@ -380,7 +372,7 @@ func (t *target) findTool(ctx context.Context, w Environment, all []client.Tool,
 		)
 	}
 	if near == "" || distance(name, near) > 2 {
-		if id != "" {
+		if id := packageOf(w, name); id != "" {
 			return client.Tool{}, usagef(
 				"there is no tool %q here; gatehouse package info %s lists the tools that the package offers, "+
 					"and gatehouse package changes %s those that are not offered until they are approved",
@@ -420,18 +412,6 @@ func packageOf(w Environment, name string) (id string) {
 		}
 	}
 	return id
-}
-
-// quarantined says why a tool of a package in the data folder of this command is not offered; "" for any other tool.
-func (t *target) quarantined(w Environment, id, name string) string {
-	if id == "" || t.url != "" || t.unix != "" {
-		return ""
-	}
-	l, err := readSettings(w)
-	if err != nil {
-		return ""
-	}
-	return packages.Quarantined(filepath.Join(l.Config.Folders.Data, "packages"), id, name)
 }
 
 func toolNames(all []client.Tool) iter.Seq[string] {

@@ -332,24 +332,6 @@ func (p *managedPackage) definitionsByName() map[string]json.RawMessage {
 	return all
 }
 
-// Quarantined says, by the files in the folder of packages alone, why a tool that a package's server lists is not
-// offered; "" if no approval is missing, or the server lists no such tool.
-func Quarantined(folder, id, name string) string {
-	p := &managedPackage{manager: &Manager{opts: Options{Folder: folder}}, id: id}
-	p.loadListing()
-	i := slices.IndexFunc(p.tools, func(t Offered) bool { return t.Name == name })
-	approved := p.definitionsByName()
-	if i < 0 || approved == nil || approved[p.tools[i].hash] != nil {
-		return ""
-	}
-	for _, e := range approved {
-		if own, _ := stringMember(e, "name"); own == p.tools[i].Own {
-			return stateWords[pins.Changed]
-		}
-	}
-	return stateWords[pins.New]
-}
-
 // Changes returns the tools and prompts of a package that are not offered because no administrator has
 // approved them as they are, each with its difference, and a name for exactly these definitions, which
 // Decide takes.

@@ -50,11 +50,6 @@ func TestAToolThatChangesIsQuarantinedAlone(t *testing.T) {
 	if _, err := h.call("up", "where", `{}`); err != nil {
 		t.Errorf("another tool: %v", err)
 	}
-	for name, want := range map[string]string{"up_echo": "another than was approved", "up_where": "", "up_none": ""} {
-		if got := Quarantined(dir, "up", name); got != want {
-			t.Errorf("%s is quarantined: %q, want %q", name, got, want)
-		}
-	}
 	open, seen, err := h.Changes("up")
 	if err != nil || len(open) != 1 || open[0].State != pins.Changed || open[0].Was == "" {
 		t.Fatalf("got %+v, %v", open, err)

@@ -3,6 +3,7 @@ package cpushare
 import (
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -10,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// All threads of this process, those that begin meanwhile, and programs that it starts have the shortest slice, and
-// keep their priority.
+// All threads of this process, also those that begin meanwhile, have the slice of a host, packages that it starts have a
+// shorter one, and both keep their priority.
 func TestSlicesAreShortened(t *testing.T) {
 	if a, err := unix.SchedGetAttr(0, 0); err != nil || a.Policy != unix.SCHED_NORMAL || a.Runtime == 0 {
 		t.Skipf("this kernel has no slices of single threads, or the test is not scheduled by them: %+v, %v", a, err)
@@ -38,11 +39,11 @@ func TestSlicesAreShortened(t *testing.T) {
 	if err := ShortenSlices(); err != nil {
 		t.Fatal(err)
 	}
-	check := func(id int, what string) {
+	check := func(id int, what string, slice uint64) {
 		t.Helper()
 		a, err := unix.SchedGetAttr(id, 0)
-		if err == nil && (a.Runtime != shortest || a.Nice != int32(20-nice)) {
-			t.Errorf("%s has a slice of %d ns and priority %d, want %d and %d", what, a.Runtime, a.Nice, shortest, 20-nice)
+		if err == nil && (a.Runtime != slice || a.Nice != int32(20-nice)) {
+			t.Errorf("%s has a slice of %d ns and priority %d, want %d and %d", what, a.Runtime, a.Nice, slice, 20-nice)
 		}
 	}
 	threads, err := os.ReadDir("/proc/self/task")
@@ -54,13 +55,16 @@ func TestSlicesAreShortened(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		check(id, "thread "+e.Name())
+		check(id, "thread "+e.Name(), hostSlice)
 	}
 	c := exec.CommandContext(t.Context(), "sleep", "60")
-	if err := c.Start(); err != nil {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := StartApart(c.Start); err != nil {
 		t.Fatal(err)
 	}
-	check(c.Process.Pid, "a program")
+	check(c.Process.Pid, "a package", packageSlice)
+	check(unix.Gettid(), "the thread that started it", hostSlice)
 	c.Process.Kill()
 	c.Wait()
 }

@@ -163,6 +163,7 @@ type Conn struct {
 
 	answering chan struct{} // holds one for each request of the server that is being answered
 	unasked   *rate.Limiter // of what the server sends beside answers
+	dropped   *rate.Limiter // of the bytes of messages that are too long
 
 	mu      sync.Mutex
 	carrier carrier         // Connect may replace it
@@ -185,7 +186,7 @@ func newConn(w carrier, o ConnOptions) *Conn {
 	c := &Conn{
 		o: o, carrier: w, answering: make(chan struct{}, maxAnswers), version: modern,
 		pending: map[int64]*pendingRequest{}, asked: map[string]context.CancelFunc{}, used: time.Now(),
-		unasked: rate.NewLimiter(unaskedRate, unaskedBurst),
+		unasked: rate.NewLimiter(unaskedRate, unaskedBurst), dropped: rate.NewLimiter(droppedRate, droppedBurst),
 	}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c
@@ -441,7 +442,18 @@ func encodeMessage(id int64, method string, params json.RawMessage) []byte {
 const (
 	unaskedRate  = 1000
 	unaskedBurst = 5000
+
+	// Of messages that are too long so many bytes are read in a second, and so many at once.
+	droppedRate  = 16 << 20
+	droppedBurst = 1 << 20
 )
+
+// waitToDrop waits before n bytes of a message that is too long are dropped.
+func (c *Conn) waitToDrop(n int) {
+	for n > 0 && c.dropped.WaitN(c.life, min(n, droppedBurst)) == nil {
+		n -= min(n, droppedBurst)
+	}
+}
 
 // receive handles what the server sent: a message, or a batch of revision 2025-03-26.
 // within is the id of the request whose response carries it; 0 means that it is unknown.

@@ -13,6 +13,7 @@ type frames struct {
 	limit int
 	line  func([]byte) // owns what it is given
 	long  func(head, tail []byte, n int64)
+	drop  func(n int) // waits before n bytes of a line that is too long are dropped; may be nil
 
 	full [][]byte // parts of the line that are full
 	buf  []byte   // what comes after them
@@ -49,6 +50,9 @@ func (f *frames) addPart(part []byte) {
 		}
 		f.buf, f.full = bytes.Clone(head[:min(len(head), edgeBytes)]), nil
 		f.buf = append(f.buf, part[:min(len(part), edgeBytes-len(f.buf))]...)
+	}
+	if f.drop != nil {
+		f.drop(len(part))
 	}
 	f.over += int64(len(part))
 	f.tail = append(f.tail, part[max(0, len(part)-edgeBytes):]...)

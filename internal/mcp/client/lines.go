@@ -30,7 +30,9 @@ func NewLines(write func(context.Context, []byte) (int, error), o ConnOptions) *
 	w := &lineCarrier{write: write, out: make(chan *outgoing, outboxSize)}
 	l := &Lines{Conn: newConn(w, o)}
 	w.life = l.life
-	l.frames = frames{limit: l.o.Limit, line: func(b []byte) { l.receive(b, 0) }, long: l.receiveTooLong}
+	l.frames = frames{
+		limit: l.o.Limit, line: func(b []byte) { l.receive(b, 0) }, long: l.receiveTooLong, drop: l.waitToDrop,
+	}
 	go func() { // it ends with the connection
 		if err := w.writeLoop(); err != nil {
 			l.Fail(err)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"gatehouse/internal/exec/cpushare"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/agent"
 	"gatehouse/internal/sandbox/agentclient"
@@ -30,6 +31,7 @@ type instance struct {
 	driver   *Driver
 	slot     int
 	ranged   bool         // it has users of its own
+	apart    bool         // see sandbox.Spec
 	kept     rootfs.Range // their ids on the host
 	group    *cgroup.Group
 	agent    *os.Process
@@ -41,7 +43,7 @@ type instance struct {
 
 // make makes a sandbox. On an error it undoes what it has done.
 func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Limits) (_ *instance, err error) {
-	b := &instance{driver: d, gone: make(chan struct{})}
+	b := &instance{driver: d, apart: spec.Apart, gone: make(chan struct{})}
 	var undo []func()
 	defer func() {
 		if err != nil {
@@ -187,7 +189,7 @@ func (b *instance) startInit(channel *os.File, files []*os.File) error {
 		return errors.Join(err, b.group.Leave())
 	}
 	defer null.Close()
-	err = b.driver.users.AsOwner(b.slot, func() (err error) {
+	start := func() (err error) {
 		b.agent, err = os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", imageFD),
 			argv, &os.ProcAttr{
 				Env:   []string{"GOMAXPROCS=1"}, // it mostly waits, so a second processor would only cost wake-ups
@@ -195,7 +197,13 @@ func (b *instance) startInit(channel *os.File, files []*os.File) error {
 				Sys:   attr,
 			})
 		return startError(err)
-	})
+	}
+	asOwner := func() error { return b.driver.users.AsOwner(b.slot, start) }
+	if b.apart {
+		err = cpushare.StartApart(asOwner)
+	} else {
+		err = asOwner()
+	}
 	return errors.Join(err, b.group.Leave())
 }
 
