@@ -297,7 +297,7 @@ func (c *clusterNodes) runNodes(ctx context.Context) error {
 	go func() {
 		select {
 		case <-c.Out():
-			cancel(cluster.ErrRemoved)
+			cancel(c.OutCause())
 		case <-ctx.Done():
 		}
 	}()
@@ -329,10 +329,7 @@ func (c *clusterNodes) runNodes(ctx context.Context) error {
 	all.Go(func() { c.every(ctx, drainPause, func() { c.moveSessions(ctx) }) })
 	all.Go(func() { c.every(ctx, time.Hour, func() { c.rotateKeys(ctx, path) }) })
 	all.Wait()
-	if err := context.Cause(ctx); errors.Is(err, cluster.ErrRemoved) {
-		return err
-	}
-	return nil
+	return c.OutCause()
 }
 
 func (c *clusterNodes) every(ctx context.Context, pause time.Duration, f func()) {

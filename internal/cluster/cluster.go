@@ -76,6 +76,7 @@ type Node struct {
 	peers  *peers
 	pipes  pipes
 	direct direct
+	epochs *epochs
 
 	mu       sync.Mutex
 	buckets  map[string]*Bucket
@@ -127,6 +128,9 @@ func Start(ctx context.Context, o Options) (n *Node, err error) {
 	if n.id, err = loadID(filepath.Join(o.Dir, nodeFileName), o.Name); err != nil {
 		return nil, err
 	}
+	if n.epochs, err = loadEpochs(o.Dir); err != nil {
+		return nil, err
+	}
 	if err := o.noteExternal(); err != nil {
 		return nil, err
 	}
@@ -164,6 +168,7 @@ func Start(ctx context.Context, o Options) (n *Node, err error) {
 	}
 	n.running.Go(func() { n.renew(n.life) })
 	n.running.Go(func() { n.keepReplicas(n.life) })
+	n.running.Go(func() { n.keepEpochs(n.life) })
 	return n, nil
 }
 
@@ -184,7 +189,7 @@ func (n *Node) connect(ctx context.Context) (err error) {
 		n.replicas = cmp.Or(x.Replicas, 3)
 		options = append(options, x.options()...)
 	} else {
-		if n.engine, err = startEngine(ctx, n.opts, n.id); err != nil {
+		if n.engine, err = startEngine(ctx, n.opts, n.id, n.epochs); err != nil {
 			return err
 		}
 		url = n.engine.client

@@ -131,6 +131,8 @@ func TestThreeNodes(t *testing.T) {
 	t.Run("confirm", func(t *testing.T) { testConfirm(t, nodes) })
 	t.Run("format", func(t *testing.T) { testFormat(t, nodes, fourth) })
 
+	b = testImages(t, options[1], b, a, c)
+
 	// A node that ends says so; the others still have most of the nodes.
 	c.Close()
 	eventually(t, "the end of a node is noticed", func() bool { return !a.Alive(c.ID()) && !b.Alive(c.ID()) })

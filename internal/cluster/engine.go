@@ -78,7 +78,7 @@ func loopback(hostPort string) bool {
 }
 
 // startEngine starts the embedded NATS and waits until clients can connect.
-func startEngine(ctx context.Context, o Options, id string) (*engine, error) {
+func startEngine(ctx context.Context, o Options, id string, known *epochs) (*engine, error) {
 	program, err := FindProgram(o.Program)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func startEngine(ctx context.Context, o Options, id string) (*engine, error) {
 		"system_account": "$SYS",
 		"cluster":        cluster,
 		"jetstream": map[string]any{
-			"store_dir": filepath.Join(o.Dir, "jetstream"),
+			"store_dir": filepath.Join(o.Dir, recordsFolder),
 			// By default an acknowledged write is lost if all nodes lose power.
 			"sync_interval": "always",
 		},
@@ -131,6 +131,9 @@ func startEngine(ctx context.Context, o Options, id string) (*engine, error) {
 		if err := e.fetchKeys(ctx, o, id); err != nil {
 			return nil, err
 		}
+	}
+	if err := e.checkImage(ctx, o, id, known); err != nil {
+		return nil, err
 	}
 	return e, e.start(ctx)
 }

@@ -20,9 +20,8 @@ type clusterKeys struct {
 	Key         []byte `json:"key"`
 }
 
-// fetchKeys asks another node for the authority's key, because this one joins with a token, and replaces the token's
-// certificate, which expires. The engine holds no records meanwhile.
-func (e *engine) fetchKeys(ctx context.Context, o Options, id string) error {
+// withoutRecords runs the engine without records, as long as f runs with a connection to it.
+func (e *engine) withoutRecords(ctx context.Context, f func(*nats.Conn) error) error {
 	first := &engine{
 		program: e.program, dir: e.dir, log: e.log, user: e.user, password: e.password, ended: make(chan struct{}),
 		config: maps.Clone(e.config),
@@ -37,18 +36,26 @@ func (e *engine) fetchKeys(ctx context.Context, o Options, id string) error {
 		return err
 	}
 	defer conn.Close()
-	n := &Node{opts: o, id: id, log: e.log, conn: conn}
-	for {
-		err := n.fetchKeys(ctx, e.auth)
-		if err == nil {
-			return nil
+	return f(conn)
+}
+
+// fetchKeys asks another node for the authority's key, because this one joins with a token, and replaces the token's
+// certificate, which expires. The engine holds no records meanwhile.
+func (e *engine) fetchKeys(ctx context.Context, o Options, id string) error {
+	return e.withoutRecords(ctx, func(conn *nats.Conn) error {
+		n := &Node{opts: o, id: id, log: e.log, conn: conn}
+		for {
+			err := n.fetchKeys(ctx, e.auth)
+			if err == nil {
+				return nil
+			}
+			select {
+			case <-time.After(200 * time.Millisecond):
+			case <-ctx.Done():
+				return fmt.Errorf("join cluster %s at %v: %w: %w", o.Name, o.Join, context.Cause(ctx), err)
+			}
 		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("join cluster %s at %v: %w: %w", o.Name, o.Join, context.Cause(ctx), err)
-		}
-	}
+	})
 }
 
 func second(_ bool, err error) error { return err }

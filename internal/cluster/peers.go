@@ -41,8 +41,10 @@ type Peer struct {
 type beat struct {
 	Peer
 	Seq     uint64            `json:"seq"`
-	Acks    map[string]uint64 `json:"acks"`    // by boot: the newest beat that was heard of it
-	Applied map[string]uint64 `json:"applied"` // by feed: see SetApplied
+	Acks    map[string]uint64 `json:"acks"`             // by boot: the newest beat that was heard of it
+	Applied map[string]uint64 `json:"applied"`          // by feed: see SetApplied
+	Epoch   uint64            `json:"epoch,omitempty"`  // of this node; see epochs
+	Epochs  map[string]uint64 `json:"epochs,omitempty"` // of other members, by id: the greatest that was heard
 	Ends    bool              `json:"ends,omitempty"`
 	Beat    int               `json:"beat,omitempty"` // format of this message; one that is not known is not heard
 }
@@ -68,7 +70,8 @@ type peers struct {
 	address  string
 	members  map[string]Peer
 	removed  map[string]bool // nodes that were members
-	out      chan struct{}   // closed when this node is one of them
+	out      chan struct{}   // closed when this node must serve nothing more
+	outCause error           // why
 	changed  chan struct{}   // closed and replaced when anything changes
 	onChange []func(Peer)
 }
@@ -173,6 +176,7 @@ func (p *peers) beat(ends bool) {
 	b := beat{Peer: p.self(), Acks: map[string]uint64{}, Ends: ends, Beat: Format}
 	p.seq++
 	b.Seq, b.Applied = p.seq, maps.Clone(p.applied)
+	b.Epoch, b.Epochs = p.n.epochs.get()
 	p.sent[p.seq] = time.Now()
 	delete(p.sent, p.seq-16*beatsPerLease)
 	for _, h := range p.heard {
@@ -208,7 +212,7 @@ func (p *peers) hear(b beat) {
 	p.mu.Lock()
 	now := time.Now()
 	h := p.heard[b.ID]
-	if p.removed[b.ID] {
+	if p.removed[b.ID] || !p.checkEpochs(b) {
 		p.mu.Unlock()
 		return
 	}
@@ -248,6 +252,28 @@ func (p *peers) hear(b beat) {
 	p.mu.Unlock()
 	if was != told.Alive {
 		p.tell(watchers, told)
+	}
+}
+
+// checkEpochs reports whether a node has the disk of which this one has heard before, and stops this one if the other
+// knows that it has not. p.mu must be held.
+func (p *peers) checkEpochs(b beat) bool {
+	own, _ := p.n.epochs.get()
+	if b.Epochs[p.n.id] > own && p.outCause == nil {
+		p.n.log.Error(ErrOldImage.Error(), "node", p.n.id, "epoch", own, "known", b.Epochs[p.n.id])
+		p.leave(ErrOldImage)
+	}
+	if _, member := p.members[b.ID]; !member {
+		return true
+	}
+	return p.n.epochs.hear(b.ID, b.Epoch)
+}
+
+// leave makes this node serve nothing more, for a reason. p.mu must be held.
+func (p *peers) leave(cause error) {
+	if p.outCause == nil {
+		p.outCause = cause
+		close(p.out)
 	}
 }
 
@@ -375,6 +401,7 @@ func (p *peers) setMember(r Record) {
 	}
 	if r.Deleted {
 		delete(p.members, r.Key)
+		p.n.epochs.forget(r.Key)
 	} else if json.Unmarshal(r.Value, &m) != nil {
 		return
 	} else if m.Removed != nil {
@@ -382,6 +409,9 @@ func (p *peers) setMember(r Record) {
 	} else {
 		m.Alive = false
 		p.members[r.Key] = m
+		if r.Key != p.n.id {
+			p.n.epochs.hear(r.Key, 0)
+		}
 	}
 }
 
@@ -507,8 +537,8 @@ func (n *Node) Fresh() error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.removed[n.id] {
-		return ErrRemoved
+	if p.outCause != nil {
+		return p.outCause
 	}
 	if by := p.acknowledged(time.Now()); by < p.majority() {
 		return fmt.Errorf("%d of %d nodes: %w", by, len(p.members), ErrStale)

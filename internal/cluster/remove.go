@@ -205,6 +205,7 @@ func peerID(name string) string {
 // noteRemoved notes that a node was removed, so that the engine refuses its certificate. p.mu must be held.
 func (p *peers) noteRemoved(id string) {
 	delete(p.members, id)
+	p.n.epochs.forget(id)
 	if h := p.heard[id]; h != nil && h.alive {
 		h.alive = false
 		h.end(ErrRemoved)
@@ -224,7 +225,7 @@ func (p *peers) noteRemoved(id string) {
 	}
 	if id == p.n.id {
 		p.n.log.Error(ErrRemoved.Error(), "node", id)
-		close(p.out)
+		p.leave(ErrRemoved)
 	}
 }
 
@@ -235,8 +236,16 @@ func (n *Node) Removed(id string) bool {
 	return n.peers.removed[id]
 }
 
-// Out is closed when the other nodes have removed this one.
+// Out is closed when this node must serve nothing more, because the other nodes have removed it or it is one of an old
+// image; see OutCause.
 func (n *Node) Out() <-chan struct{} { return n.peers.out }
+
+// OutCause returns why Out is closed: ErrRemoved or ErrOldImage; nil while it is not.
+func (n *Node) OutCause() error {
+	n.peers.mu.Lock()
+	defer n.peers.mu.Unlock()
+	return n.peers.outCause
+}
 
 // Resume starts the engine of a node whose host does not run, if it is embedded, and returns a visitor by way of it. It is
 // for a node that leaves.
@@ -255,6 +264,7 @@ func Resume(ctx context.Context, dir, program string) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	delete(e.config, "jetstream") // the others remove this node, and its records may be those of an old image
 	if err := e.start(ctx); err != nil {
 		return nil, err
 	}

@@ -75,6 +75,9 @@ func TestBackupOfACluster(t *testing.T) {
 	copyTree(t, image, late.dir)
 	late.start(t, late.cmd.Args[1:]...)
 	late.awaitServing(t)
+	if !strings.Contains(late.output.String(), "is an old image") {
+		t.Error("a node of an old image does not say so")
+	}
 	if accepts(t, late, revoked) {
 		t.Error("a node of an old image accepts a token that was revoked since")
 	}

@@ -132,6 +132,9 @@ func step(s modelState, op operation, out outcome) (bool, modelState) {
 		if out.Error == "fenced" {
 			return s.token > op.Token, s
 		}
+		if !known && op.Token < s.token { // it was refused, or never ran
+			return true, s
+		}
 		return op.Token >= s.token, modelState{token: op.Token, value: op.Value}
 	}
 	return false, s
@@ -264,6 +267,10 @@ func TestTheModel(t *testing.T) {
 		}},
 		"a write of an earlier holder": {false, []porcupine.Operation{
 			op(1, 2, operation{Kind: "lease write", Token: 2}, ok), op(3, 4, operation{Kind: "lease write", Token: 1}, ok),
+		}},
+		"a write of an earlier holder that may have run": {true, []porcupine.Operation{
+			op(1, 2, operation{Kind: "lease write", Token: 2}, ok),
+			op(3, math.MaxInt64, operation{Kind: "lease write", Token: 1}, unknown),
 		}},
 	} {
 		if got := porcupine.CheckOperations(model, c.all); got != c.right {
