@@ -183,9 +183,23 @@ func TestFileToolsAreStagedAsCopies(t *testing.T) {
 	ann.told("file_delete", `{"path":"gone","recursive":true}`, staged)
 	ann.told("file_write", `{"path":"gone/again.txt","content":"again"}`, staged)
 	ann.told("dir_create", `{"path":"empty"}`, staged)
-	ann.told("filesystem_create_directory", `{"path":"preset"}`)
-	ann.told("filesystem_write_file", `{"path":"preset/w.txt","content":"by the preset"}`)
-	ann.told("filesystem_move_file", `{"source":"preset/w.txt","destination":"preset/v.txt"}`)
+	ann.told("filesystem_create_directory", `{"path":"preset"}`, staged)
+	ann.told("filesystem_write_file", `{"path":"preset/w.txt","content":"by the preset"}`, staged)
+	ann.told("filesystem_move_file", `{"source":"preset/w.txt","destination":"preset/v.txt"}`, staged)
+	for _, call := range [][2]string{ // for models that get structured content alone
+		{"filesystem_write_file", `{"path":"preset/e.txt","content":"x"}`},
+		{"filesystem_edit_file", `{"path":"preset/e.txt","edits":[{"oldText":"x","newText":"y"}]}`},
+		{"file_write", `{"path":"other.txt","content":"x"}`},
+	} {
+		var got struct {
+			Result struct{ StructuredContent json.RawMessage }
+		}
+		answer := ann.call("agent", call[0], call[1])
+		if err := json.Unmarshal([]byte(answer), &got); err != nil ||
+			!strings.Contains(string(got.Result.StructuredContent), "in task st_") {
+			t.Errorf("%s: %s, %v", call[0], answer, err)
+		}
+	}
 	if after := folderOf(t, dir); after != before {
 		t.Fatalf("the folder changed:\n%s\nwas\n%s", after, before)
 	}

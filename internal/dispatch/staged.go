@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"bytes"
+	"encoding/json"
 	"slices"
 
 	"gatehouse/internal/access/permit"
@@ -40,17 +42,50 @@ func changes(r *Request) bool {
 // sayStaged adds to a result that what the call changed waits in its task: to the texts, and to structured content,
 // because some clients give their model that alone.
 func (r *Request) sayStaged(res *Result) {
-	if !r.stages || res.Raw != nil || res.Input != nil || r.Program != nil {
+	if !r.stages || res.Input != nil || r.Program != nil {
 		return
 	}
-	res.Content = append(slices.Clip(res.Content), tool.Text("staged in task "+r.task))
-	if res.IsError || rawjson.Kind(res.Full) != '{' {
+	says := "staged in task " + r.task
+	if res.Raw != nil {
+		res.Raw = r.rawStaged(res.Raw, says)
 		return
 	}
-	full := rawjson.Splice(res.Full, rawjson.Edit{Key: "staged", Value: []byte(`"in task ` + r.task + `"`)})
-	if out := r.Entry.WholeOut(); out == nil || out.Check(full) == nil {
+	res.Content = append(slices.Clip(res.Content), tool.Text(says))
+	if full, ok := r.withStaged(res.Full); ok && !res.IsError {
 		res.Full = full
 	}
+}
+
+// withStaged adds the task to structured content, if the schema of the tool permits it.
+func (r *Request) withStaged(full json.RawMessage) (json.RawMessage, bool) {
+	if rawjson.Kind(full) != '{' {
+		return full, false
+	}
+	full = rawjson.Splice(full, rawjson.Edit{Key: "staged", Value: []byte(`"in task ` + r.task + `"`)})
+	out := r.Entry.WholeOut()
+	return full, out == nil || out.Check(full) == nil
+}
+
+// rawStaged adds the task to a result that is as the client gets it. Structured content whose schema permits nothing more
+// gets it in its text, if it has one, as that of the tools named as those of the filesystem server.
+func (r *Request) rawStaged(raw json.RawMessage, says string) json.RawMessage {
+	content, _ := rawjson.Get(raw, "content")
+	if rawjson.Kind(content) != '[' {
+		return raw
+	}
+	block := append(rawjson.AppendString([]byte(`{"type":"text","text":`), says), '}')
+	blocks := slices.AppendSeq([][]byte{}, rawjson.Elements(content))
+	blocks = append(blocks, block)
+	edits := []rawjson.Edit{{Key: "content", Value: slices.Concat([]byte("["), bytes.Join(blocks, []byte(",")), []byte("]"))}}
+	structured, _ := rawjson.Get(raw, "structuredContent")
+	if full, ok := r.withStaged(structured); ok {
+		edits = append(edits, rawjson.Edit{Key: "structuredContent", Value: full})
+	} else if v, ok := rawjson.Get(structured, "content"); ok && rawjson.Kind(v) == '"' {
+		text, _ := rawjson.String(v)
+		edits = append(edits, rawjson.Edit{Key: "structuredContent", Value: rawjson.Splice(structured,
+			rawjson.Edit{Key: "content", Value: rawjson.AppendString(nil, text+"\n"+says)})})
+	}
+	return rawjson.Splice(raw, edits...)
 }
 
 // notStaged answers a call for which there is no task.
