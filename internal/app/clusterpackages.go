@@ -106,8 +106,12 @@ func (c *clusterNodes) packageCluster() (*packages.Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("places of packages in the cluster: %w", err)
 	}
+	logins, err := c.Bucket(ctx, "logins", cluster.BucketOptions{TTL: packages.LoginLife})
+	if err != nil {
+		return nil, fmt.Errorf("logins of packages in the cluster: %w", err)
+	}
 	return &packages.Cluster{
-		Node: c.Node, Shared: shared, Places: placed, Transport: c.clientOf(packagesService),
+		Node: c.Node, Shared: shared, Places: placed, Logins: logins, Seal: c.app.ring.Seal, Open: c.app.ring.Open, Transport: c.clientOf(packagesService),
 	}, nil
 }
 

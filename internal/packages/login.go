@@ -61,8 +61,7 @@ func (o OAuth) Given() *OAuth {
 }
 
 const (
-	loginLife      = 10 * time.Minute // of a login that was begun
-	maxLogins      = 100              // that were begun and are not finished
+	maxLogins      = 100 // that were begun and are not finished
 	maxLoginScopes = 50
 	maxRedirected  = 16 << 10 // bytes of the address to which a user was sent back
 )
@@ -294,6 +293,9 @@ func (s *loginStore) Lock(ctx context.Context) (unlock func(), err error) {
 	return func() { l.Release() }, nil
 }
 
+// LoginLife is how long a login can be finished after it was begun.
+const LoginLife = 10 * time.Minute
+
 // Login is a login that was begun: the address at which the user approves, and to which
 // the authorization server then sends the user back.
 type Login struct {
@@ -341,7 +343,7 @@ func (t *loginTable) addLogin(b *beganLogin) error {
 	}
 	if len(t.all) >= maxLogins || mine >= maxLogins/4 {
 		return tool.Refuse(tool.CodeBusy, "%d logins wait for their users; finish one, or wait %v", len(t.all),
-			loginLife)
+			LoginLife)
 	}
 	t.all[b.login.State] = b
 	return nil
@@ -448,10 +450,13 @@ func (p *managedPackage) beginLogin(
 			shorten(err.Error(), maxErrorMessage))
 	}
 	b := &beganLogin{
-		id: p.id, principal: principal, of: of, login: l, transport: t, expires: time.Now().Add(loginLife),
+		id: p.id, principal: principal, of: of, login: l, transport: t, expires: time.Now().Add(LoginLife),
 		done: make(chan struct{}),
 	}
-	return b, p.manager.logins.addLogin(b)
+	if err := p.manager.logins.addLogin(b); err != nil {
+		return b, err
+	}
+	return b, p.manager.shareLogin(ctx, b)
 }
 
 // FinishLogin ends a login that the caller began, with the address to which its user was sent
@@ -463,6 +468,11 @@ func (h *Manager) FinishLogin(ctx context.Context, id string, who *tool.Caller, 
 	}
 	state := u.Query().Get("state")
 	b := h.logins.findLogin(state)
+	if b == nil {
+		if b, err = h.loginOfNode(ctx, state, id, who.Principal); err != nil {
+			return err
+		}
+	}
 	if b == nil || b.id != id || b.principal != who.Principal {
 		return &tool.Refusal{
 			Code:    tool.CodeNotFound,
@@ -480,7 +490,10 @@ func (h *Manager) finishLogin(ctx context.Context, state string, back url.Values
 	if b == nil {
 		return tool.Refuse(tool.CodeNotFound, "no login waits for that answer")
 	}
-	err := b.transport.Finish(ctx, b.login, back)
+	err := h.claimLogin(ctx, state)
+	if err == nil {
+		err = b.transport.Finish(ctx, b.login, back)
+	}
 	if err != nil {
 		err = tool.Refuse(tool.CodeDenied, "the login at package %s failed: %s", b.id,
 			shorten(err.Error(), maxErrorMessage))
@@ -770,11 +783,22 @@ func (p *managedPackage) resumeLogin(ctx context.Context, from *Peer) (*Peer, er
 	next := *from
 	next.State = state.Before
 	b := p.manager.logins.findLogin(state.Login)
+	if b == nil && from.Caller != nil {
+		var err error
+		if b, err = p.manager.loginOfNode(ctx, state.Login, p.id, from.Caller.Principal); err != nil {
+			return nil, err
+		}
+	}
 	if b == nil || b.id != p.id || from.Caller == nil || b.principal != from.Caller.Principal {
 		return &next, nil // it has ended; the server says whether it was enough
 	}
+	elsewhere, stop := p.manager.watchLogin(ctx, state.Login)
+	defer stop()
 	if action, err := tool.Elicited(from.Answers["login-"+state.Login[:16]], nil); err != nil || action != "accept" {
 		p.manager.logins.drop(state.Login)
+		if err := p.manager.claimLogin(ctx, state.Login); err != nil {
+			p.manager.log.Debug("a login that was declined ends by itself", "package", p.id, "err", err)
+		}
 		return nil, tool.Refuse(tool.CodeDenied, "the login at package %s was declined; nothing was run", p.id)
 	}
 	late := time.NewTimer(loginWait)
@@ -782,6 +806,8 @@ func (p *managedPackage) resumeLogin(ctx context.Context, from *Peer) (*Peer, er
 	select {
 	case <-b.done:
 		return &next, b.err
+	case <-elsewhere: // another node has finished it; the server says whether it was enough
+		return &next, nil
 	case <-late.C:
 		return nil, &tool.Refusal{
 			Code: tool.CodeTimeout,
@@ -805,7 +831,7 @@ func (t *loginTable) drop(state string) {
 
 // callback is the listener on the loopback interface to which authorization servers send users
 // back, for logins that callers began in the middle of a call. It is open until no login has
-// waited for loginLife. It is safe for concurrent use.
+// waited for LoginLife. It is safe for concurrent use.
 type callback struct {
 	mu     sync.Mutex
 	server *http.Server // nil while it is closed
@@ -820,7 +846,7 @@ func (c *callback) open(h *Manager) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.server != nil {
-		c.timer.Reset(loginLife)
+		c.timer.Reset(LoginLife)
 		return c.at, nil
 	}
 	leave, err := h.addWork()
@@ -839,7 +865,7 @@ func (c *callback) open(h *Manager) (string, error) {
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 	c.server, c.at = s, "http://"+l.Addr().String()+callbackPath
-	c.timer = time.AfterFunc(loginLife, c.close)
+	c.timer = time.AfterFunc(LoginLife, c.close)
 	stop := context.AfterFunc(h.ctx, c.close)
 	go func() {
 		defer leave()

@@ -31,6 +31,10 @@ type Cluster struct {
 	*cluster.Node
 	Shared *cluster.Bucket // what nodes need of a package besides its record; see shareFile
 	Places *cluster.Bucket // on which nodes packages run; see place
+	Logins *cluster.Bucket // that were begun and are not finished; see shareLogin
+	// Seal encrypts what another node opens until it expires, for the same purpose and binding.
+	Seal func(purpose string, bind, plain []byte, expires time.Time) string
+	Open func(purpose string, bind []byte, token string, now time.Time) ([]byte, error)
 	// Transport reaches what NodeHandler serves on a node; the host of the URL is the node's id and ".node".
 	Transport http.RoundTripper
 }

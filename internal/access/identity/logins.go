@@ -15,7 +15,7 @@ type Login struct {
 	ID      string    `json:"id"`
 	User    string    `json:"user"`
 	Agent   string    `json:"agent,omitempty"` // the User-Agent of the browser
-	Lasting bool      `json:"lasting"`         // outlives this process and its browser window
+	Lasting bool      `json:"lasting"`         // outlives its browser window, and this process
 	Created time.Time `json:"created"`
 	Until   time.Time `json:"until"`
 	Used    time.Time `json:"lastUsed"` // up to a minute late
@@ -55,12 +55,15 @@ func (s *Service) openLogin(
 		Created: now,
 		Used:    now,
 	}
-	if l.Lasting = lasting && person && a.number != 0; !l.Lasting {
+	l.Lasting, l.Until = lasting && person && a.number != 0, now.Add(lastingLife)
+	if !l.Lasting {
 		l.Until = now.Add(briefLife)
+	}
+	// In a cluster the next request of the browser may come to another node.
+	if stored := l.Lasting || s.o.Replicate != nil && person && a.number != 0; !stored {
 		s.brief.addLogin(digestOf(secret), &temporaryLogin{l, a.number, a.epoch, person, a.foreign}, now)
 		return secret, l, nil
 	}
-	l.Until = now.Add(lastingLife)
 	hash := digestOf(secret)
 	err = s.changeRows(ctx, ErrNoUser, func(tx *sql.Tx) error {
 		// The epoch is checked because the password may have changed since it was compared.
@@ -170,18 +173,19 @@ func (s *Service) ofCookie(ctx context.Context, secret string) (p Principal, ok 
 	return s.ofLogin(ctx, hash)
 }
 
-// Logins lists the open logins of a user, or of all users for "", oldest first. Logins that are not
+// Logins lists the open logins of a user, or of all users for "", oldest first. Without a cluster, logins that are not
 // lasting are known to their own process only.
 func (s *Service) Logins(ctx context.Context, user string) (all []Login, err error) {
 	all = slices.DeleteFunc(s.brief.listLogins(), func(l Login) bool { return user != "" && l.User != user })
 	now := clock()
 	err = s.each(ctx, func(scan func(...any) error) error {
-		l := Login{Lasting: true}
+		var l Login
 		var created, until, used int64
 		if err := scan(&l.ID, &l.User, &l.Agent, &created, &until, &used); err != nil {
 			return err
 		}
 		l.Created, l.Until, l.Used = moment(created), moment(until), moment(used)
+		l.Lasting = l.Until.Sub(l.Created) > briefLife
 		all = append(all, l)
 		return nil
 	}, `SELECT id, name, agent, login.created, until, used FROM login JOIN user ON user = number WHERE ? IN ('', name)`, user)

@@ -129,6 +129,37 @@ type Login struct {
 	verifier string
 }
 
+// savedLogin is a login as JSON. It has the verifier, and the secret of the client if there is one.
+type savedLogin struct {
+	URL, State, Issuer string
+	Scopes             []string
+	Server             serverMetadata
+	Guessed            bool
+	Audience, Verifier string
+	Client             Client
+}
+
+// MarshalJSON encodes a login with its secrets, so that another process can finish it.
+func (l *Login) MarshalJSON() ([]byte, error) {
+	return json.Marshal(savedLogin{
+		l.URL, l.State, l.Issuer, l.Scopes, l.of.server, l.of.server.guessed, l.of.audience, l.verifier, l.who,
+	})
+}
+
+// UnmarshalJSON decodes what MarshalJSON has encoded.
+func (l *Login) UnmarshalJSON(raw []byte) error {
+	var s savedLogin
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return err
+	}
+	s.Server.guessed = s.Guessed
+	*l = Login{
+		URL: s.URL, State: s.State, Issuer: s.Issuer, Scopes: s.Scopes, who: s.Client, verifier: s.Verifier,
+		of: &found{server: s.Server, audience: s.Audience},
+	}
+	return nil
+}
+
 // Begin begins a login, with PKCE. redirect is where the authorization server sends the user
 // back to. If no request has been refused before, the server is asked what it requires.
 func (t *Transport) Begin(ctx context.Context, redirect string) (*Login, error) {
