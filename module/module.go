@@ -94,6 +94,9 @@ type Resource struct {
 	// Each gives each subscriber its own watch, because subscribers get different
 	// updates.
 	Each bool
+	// AllNodes says that each node of a cluster has its own of what the URI names, as of a file: then a watch is one of
+	// those of all nodes.
+	AllNodes bool
 }
 
 // Prompt is a text that a user can request by name.

@@ -41,6 +41,7 @@ type clusterNodes struct {
 	calls     *nodebus.Client // of the services of calls of other nodes
 
 	tasks       *clusterTasks
+	watches     *nodeWatches
 	ownPackages *state.Mount[map[string]packages.Record] // a copy of the records on this node, for leaving
 
 	handover handover

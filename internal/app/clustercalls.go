@@ -79,6 +79,9 @@ func (a *App) joinBus(o *core.Options) {
 			return a.host.Restart(job, who, from)
 		}
 	}
+	a.nodes.watches = newNodeWatches(a.nodes)
+	o.Engine.Elsewhere = a.nodes.watches.watch
+	a.closing("watches on other nodes", a.nodes.watches.close)
 }
 
 // sharedEvents are the subjects of the events that other nodes get. Those of calls are not among them, because there are
@@ -102,6 +105,7 @@ func (a *App) serveCalls() error {
 	mux := http.NewServeMux()
 	mux.Handle("POST /call", nodebus.Handler(a.bus))
 	mux.HandleFunc("GET /members/{kind}", a.tree.serveMembers)
+	mux.HandleFunc("POST "+watchPath, a.serveWatch)
 	carry, err := nodebus.CarryEvents(a.bus, a.nodes.Node, sharedEvents, a.log)
 	if err != nil {
 		return err

@@ -1,16 +1,15 @@
 package packages
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"sync"
 	"time"
 
+	"gatehouse/internal/cluster/nodebus"
 	"gatehouse/tool"
 )
 
@@ -55,7 +54,7 @@ func (h *Manager) watchElsewhere(
 	}
 	go func() {
 		defer leave()
-		readWatch(lines, changed)
+		nodebus.ReadWatch(lines, changed)
 		h.watchAgain(ctx, c, id, uri, changed)
 	}()
 	return sync.OnceFunc(func() {
@@ -76,7 +75,7 @@ func (h *Manager) watchAgain(
 		if node != "" {
 			if lines, err := h.openWatch(ctx, node, watchRequest{c, id, uri}); err == nil {
 				changed(nil) // it may have changed meanwhile
-				readWatch(lines, changed)
+				nodebus.ReadWatch(lines, changed)
 			}
 			continue
 		}
@@ -125,46 +124,12 @@ func (h *Manager) awaitMove(ctx context.Context, id string) {
 // openWatch asks a node to watch a resource, and returns its stream once it does.
 func (h *Manager) openWatch(ctx context.Context, node string, w watchRequest) (io.ReadCloser, error) {
 	w.Caller.Session, w.Caller.Connection = "", ""
-	raw, err := json.Marshal(w)
-	if err != nil {
-		return nil, err
-	}
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+node+".node/watch", bytes.NewReader(raw))
-	if err != nil {
-		return nil, err
-	}
-	answer, err := h.opts.Cluster.Transport.RoundTrip(q)
-	if err != nil {
+	lines, err := nodebus.OpenWatch(ctx, h.opts.Cluster.Transport, node, "/watch", w)
+	if _, refused := errors.AsType[*tool.Refusal](err); err != nil && !refused {
 		return nil, tool.Refuse(tool.CodeUnavailable, "node %s, on which package %s runs: %v", node, w.Package, err)
 	}
-	if answer.StatusCode == http.StatusOK {
-		return answer.Body, nil
-	}
-	defer answer.Body.Close()
-	var r tool.Refusal
-	if err := json.NewDecoder(io.LimitReader(answer.Body, 64<<10)).Decode(&r); err == nil && r.Code != "" {
-		return nil, &r
-	}
-	return nil, fmt.Errorf("node %s does not watch the resource: %s", node, answer.Status)
+	return lines, err
 }
-
-// readWatch reports the changes of a stream until it ends.
-func readWatch(lines io.ReadCloser, changed func(json.RawMessage)) {
-	defer lines.Close()
-	for d := json.NewDecoder(lines); ; {
-		var meta json.RawMessage
-		if d.Decode(&meta) != nil {
-			return
-		}
-		if string(meta) == "null" {
-			meta = nil
-		}
-		changed(meta)
-	}
-}
-
-// watchesWaiting is how many changes of one resource wait to be sent to a node; of more, one is.
-const watchesWaiting = 16
 
 // serveWatch watches a resource for another node until that ends the stream, or the package moves.
 func (h *Manager) serveWatch(w http.ResponseWriter, q *http.Request) {
@@ -173,46 +138,16 @@ func (h *Manager) serveWatch(w http.ResponseWriter, q *http.Request) {
 		http.Error(w, "expected a package and a URI", http.StatusBadRequest)
 		return
 	}
-	changes := make(chan json.RawMessage, watchesWaiting)
-	stop, err := h.watchHere(r.Package, r.URI, func(meta json.RawMessage) {
-		select {
-		case changes <- meta:
-		default: // the client reads the resource again after those that wait
-		}
-	})
-	if err != nil {
-		refusal, ok := errors.AsType[*tool.Refusal](err)
-		if !ok {
-			refusal = &tool.Refusal{Code: tool.CodeUnavailable, Message: err.Error()}
-		}
-		w.WriteHeader(http.StatusConflict)
-		json.NewEncoder(w).Encode(refusal)
-		return
-	}
-	defer stop()
 	ctx, cancel := context.WithCancel(q.Context())
 	defer cancel()
 	defer context.AfterFunc(h.ctx, cancel)()
-	go func() {
-		defer cancel()
-		h.awaitMove(ctx, r.Package)
-	}()
-	w.WriteHeader(http.StatusOK)
-	control := http.NewResponseController(w)
-	for {
-		if control.Flush() != nil {
-			return
+	nodebus.ServeWatch(ctx, w, func(changed func(json.RawMessage)) (stop func(), err error) {
+		if stop, err = h.watchHere(r.Package, r.URI, changed); err == nil {
+			go func() {
+				defer cancel()
+				h.awaitMove(ctx, r.Package)
+			}()
 		}
-		select {
-		case meta := <-changes:
-			if meta == nil {
-				meta = json.RawMessage("null")
-			}
-			if _, err := w.Write(append(meta, '\n')); err != nil {
-				return
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
+		return stop, err
+	})
 }

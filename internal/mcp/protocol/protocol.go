@@ -36,9 +36,11 @@ type Options struct {
 	Tasks    Tasks // nil means Jobs
 	// Restart runs a job of another node again that a handler has started; nil if there are no other nodes.
 	Restart func(job string, who tool.Caller, from *modulehost.Start) modulehost.Round
-	Seal    *seal.Ring
-	Bus     bus.Bus
-	Log     *slog.Logger
+	// Elsewhere watches a resource on the other nodes of a cluster, for a caller; nil means that there are none.
+	Elsewhere func(who tool.Caller, uri string, changed func(json.RawMessage)) (stop func())
+	Seal      *seal.Ring
+	Bus       bus.Bus
+	Log       *slog.Logger
 
 	Info Info
 	// Instructions returns the instructions that clients of a view get; "" for

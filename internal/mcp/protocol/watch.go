@@ -29,6 +29,7 @@ type watchKey struct {
 	module    string
 	uri       string
 	each      *func(json.RawMessage) // the one subscriber, if each has a watch of its own
+	here      bool                   // on this node alone, because another one watches it on all
 }
 
 // sharedWatch is one watch of a resource that several subscribers share.
@@ -38,6 +39,7 @@ type sharedWatch struct {
 	opening  chan struct{} // holds a token while the module opens or closes the watch
 	caller   tool.Caller
 	resource *module.Resource // the watched resource
+	engine   *Engine          // watches it on other nodes, too; nil if the watch is on this one alone
 	stop     func()           // nil while it is not open
 	closed   bool             // the last subscriber has left; it is not reused
 
@@ -57,22 +59,51 @@ func (e *Engine) watchResource(
 	uri string,
 	changed func(json.RawMessage),
 ) (stop func(), err error) {
+	return e.watch(ctx, f, v, of, watchKey{uri: uri}, changed)
+}
+
+// WatchHere watches a resource on this node for a caller that subscribed to it on another one. An error is a
+// *tool.Refusal if there is no such resource here.
+func (e *Engine) WatchHere(
+	ctx context.Context, who tool.Caller, uri string, changed func(json.RawMessage),
+) (stop func(), err error) {
+	f := &session.Facts{Caller: who, Cut: e.opts.Views.Cut(who)}
+	v, err := e.opts.Views.View(ctx, &f.Caller, f.Cut)
+	if err != nil {
+		return nil, err
+	}
+	entry, _ := v.Resource(uri)
+	if entry == nil || !entry.Resource.AllNodes {
+		return nil, tool.Refuse(tool.CodeNotFound, "resource not found: %s", uri)
+	}
+	return e.watch(ctx, f, v, entry, watchKey{uri: uri, here: true}, changed)
+}
+
+// watch adds a subscriber to the watch of a key, of which the URI and here are given.
+func (e *Engine) watch(
+	ctx context.Context,
+	f *session.Facts,
+	v *views.View,
+	of *views.Entry,
+	k watchKey,
+	changed func(json.RawMessage),
+) (stop func(), err error) {
 	if of.Resource.Watch == nil {
 		return func() {}, nil
 	}
-	k := watchKey{context: f.Context, cut: f.Cut, module: of.Module, uri: uri}
+	k.context, k.cut, k.module = f.Context, f.Cut, of.Module
 	if v.Personal() {
 		k.principal = f.Principal
 	}
 	if of.Resource.Each {
 		k.each = &changed
 	}
-	if err := e.checkWatch(ctx, f, of, uri); err != nil {
+	if err := e.checkWatch(ctx, f, of, k.uri); err != nil {
 		return nil, err
 	}
 	w := &e.watches
-	x := w.acquire(k)
-	if err := x.openWatch(f.Caller, of.Resource, uri); err != nil {
+	x := w.acquire(e, k)
+	if err := x.openWatch(f.Caller, of.Resource, k.uri); err != nil {
 		w.releaseWatch(k, x)
 		return nil, err
 	}
@@ -109,12 +140,15 @@ func (e *Engine) checkWatch(ctx context.Context, f *session.Facts, of *views.Ent
 	return err
 }
 
-func (w *watches) acquire(k watchKey) *sharedWatch {
+func (w *watches) acquire(e *Engine, k watchKey) *sharedWatch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	x := w.all[k]
 	if x == nil {
 		x = &sharedWatch{opening: make(chan struct{}, 1), subs: make(map[*func(json.RawMessage)]struct{})}
+		if e.opts.Elsewhere != nil && !k.here {
+			x.engine = e
+		}
 		w.all[k] = x
 	}
 	x.refs++
@@ -169,6 +203,10 @@ func (x *sharedWatch) replace(of *module.Resource, uri string) error {
 			stop = func() {}
 		}
 		x.stop = stop
+		if x.engine != nil && of.AllNodes {
+			others := x.engine.opts.Elsewhere(x.caller, uri, x.notify)
+			x.stop = func() { others(); stop() }
+		}
 	}
 	if earlier != nil {
 		earlier()

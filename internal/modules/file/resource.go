@@ -34,6 +34,7 @@ func (m *files) resource() module.Resource {
 		Complete:    m.completePath,
 		Watch:       m.watchFile,
 		MayWatch:    m.mayWatch,
+		AllNodes:    true,
 	}
 }
 

@@ -47,6 +47,10 @@ func Main(out io.Writer) {
 // float holds, which the tool raw gives.
 const Result = `{"zeta":[1,2.50,12345678901234567890],"content":[{"type":"text","text":"raw","x":1e400}],"structuredContent":{"n":12345678901234567890},"alpha":null}`
 
+// Thing is the URI of the resource that the server has which is started to be "resources". Its tool where reports a change of
+// it.
+const Thing = "test:///thing"
+
 type server struct {
 	how string
 	mu  sync.Mutex
@@ -152,8 +156,14 @@ func (s *server) take(r request, line []byte) {
 		}
 	case "tools/call":
 		go s.call(r, line)
-	case "ping":
+	case "ping", "resources/subscribe", "resources/unsubscribe":
 		s.result(r.ID, `{}`)
+	case "resources/list":
+		s.result(r.ID, `{"resources":[{"uri":"`+Thing+`","name":"thing"}]}`)
+	case "resources/templates/list":
+		s.result(r.ID, `{"resourceTemplates":[]}`)
+	case "resources/read":
+		s.result(r.ID, `{"contents":[{"uri":"`+Thing+`","text":"a thing"}]}`)
 	case "notifications/cancelled":
 		if c, ok := s.calls.LoadAndDelete(string(r.Params.RequestID)); ok {
 			close(c.(chan struct{}))
@@ -196,10 +206,14 @@ func (s *server) initialize(r request) {
 		}
 		fallthrough
 	default:
+		resources := ""
+		if s.how == "resources" {
+			resources = `,"resources":{"subscribe":true}`
+		}
 		s.result(
 			r.ID,
 			`{"protocolVersion":"`+version+
-				`","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"test","title":"A test server","version":"1.2.3"}}`,
+				`","capabilities":{"tools":{"listChanged":true}`+resources+`},"serverInfo":{"name":"test","title":"A test server","version":"1.2.3"}}`,
 		)
 	}
 }
@@ -391,6 +405,9 @@ func (s *server) callMore(r request) {
 		exe, _ := os.Executable()
 		s.result(r.ID, textResult(fmt.Sprintf("dir=%s home=%s exe=%s pid=%d secret=%s",
 			filepath.Base(dir), os.Getenv("HOME"), exe, os.Getpid(), os.Getenv("SECRET"))))
+		if s.how == "resources" {
+			s.print(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"` + Thing + `"}}`)
+		}
 	default:
 		s.result(r.ID, `{"content":[{"type":"text","text":"no such tool"}],"isError":true}`)
 	}

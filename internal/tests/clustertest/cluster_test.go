@@ -116,6 +116,11 @@ func (n *node) run(t *testing.T, args ...string) *exec.Cmd {
 		"GATEHOUSE_APPROVALS_CALLERS_WORD=true",
 	)
 	cmd.Env = append(cmd.Env, n.env...)
+	for _, entry := range n.env {
+		if path, ok := strings.CutPrefix(entry, boundVariable); ok {
+			bindFolder(cmd, path)
+		}
+	}
 	return cmd
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -20,6 +21,12 @@ type listener struct {
 
 // listen subscribes to notifications until the test ends, and returns when the node has acknowledged it.
 func listen(t *testing.T, n *node, scope string, notifications map[string]any) *listener {
+	t.Helper()
+	return listenAs(t, n, "", scope, notifications)
+}
+
+// listenAs is listen with a token.
+func listenAs(t *testing.T, n *node, token, scope string, notifications map[string]any) *listener {
 	t.Helper()
 	raw, err := json.Marshal(map[string]any{
 		"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": map[string]any{
@@ -48,21 +55,16 @@ func listen(t *testing.T, n *node, scope string, notifications map[string]any) *
 	if scope != "" {
 		r.Header.Set("X-Mcp-Context", scope)
 	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
 	a, err := new(http.Client).Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := &listener{}
 	var reading sync.WaitGroup
-	reading.Go(func() {
-		lines := bufio.NewScanner(a.Body)
-		lines.Buffer(nil, 1<<20)
-		for lines.Scan() {
-			l.mu.Lock()
-			l.all.WriteString(lines.Text() + "\n")
-			l.mu.Unlock()
-		}
-	})
+	reading.Go(func() { l.read(a.Body) })
 	t.Cleanup(func() {
 		stop()
 		a.Body.Close()
@@ -72,10 +74,56 @@ func listen(t *testing.T, n *node, scope string, notifications map[string]any) *
 	return l
 }
 
+// read remembers what comes until the stream ends.
+func (l *listener) read(from io.Reader) {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		l.mu.Lock()
+		l.all.WriteString(lines.Text() + "\n")
+		l.mu.Unlock()
+	}
+}
+
 func (l *listener) heard(what string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Contains(l.all.String(), what)
+}
+
+// openStream opens the event stream of a session until the test ends.
+func openStream(t *testing.T, n *node, session string) *listener {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	r, err := http.NewRequestWithContext(ctx, "GET", n.url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range map[string]string{
+		"Accept": "text/event-stream", "Mcp-Session-Id": session, "Mcp-Protocol-Version": "2025-11-25",
+	} {
+		r.Header.Set(key, value)
+	}
+	a, err := new(http.Client).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &listener{}
+	var reading sync.WaitGroup
+	reading.Go(func() { s.read(a.Body) })
+	t.Cleanup(func() {
+		stop()
+		a.Body.Close()
+		reading.Wait()
+	})
+	return s
+}
+
+// count returns how often a text was heard.
+func (l *listener) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.all.String(), what)
 }
 
 // TestStateOnAllNodes starts a process on one node, of which clients on the others read and hear.

@@ -140,15 +140,14 @@ func whenLong(t *testing.T) []string {
 	return []string{"GATEHOUSE_CLUSTER_LEASE=1s", "GATEHOUSE_SESSIONS_MAX=200000"}
 }
 
-// TestCostOfACall compares a stateless call on a node with one on a host without a cluster, and a call that crosses
-// nodes with one over a Unix socket.
+// TestCostOfACall compares a stateless call on a node with one on a host without a cluster.
 func TestCostOfACall(t *testing.T) {
 	env := whenLong(t)
-	nodes := startNodesIn(t, env, "process", "--unix", "{dir}/s")
+	nodes := startNodesIn(t, env)
 	alone := &node{dir: t.TempDir(), output: &lockedBuffer{}, env: env}
 	port := freePort(t)
 	alone.url = "http://127.0.0.1:" + port + "/mcp"
-	alone.start(t, "serve", "file", "dir", "process", "--unix", alone.dir+"/s", "-d", alone.dir, "--http", "-p", port)
+	alone.start(t, "serve", "file", "dir", "-d", alone.dir, "--http", "-p", port)
 	t.Cleanup(func() { alone.cmd.Process.Signal(syscall.SIGTERM); alone.cmd.Wait() })
 	alone.awaitServing(t)
 	time.Sleep(5 * time.Second) // what a start does
@@ -203,11 +202,14 @@ func TestCostOfACall(t *testing.T) {
 	t.Logf("processor time of a stateless call, %d rounds of %d: alone %.1f us, on a node %.1f us; median of the ratios "+
 		"%.3f; its engine meanwhile %.1f us a call", rounds, calls, median(of[0]), median(of[1]), median(ratios),
 		median(engines))
-	crossing(t, c, nodes)
 }
 
-// crossing measures calls with a handle of another node.
-func crossing(t *testing.T, c *http.Client, nodes []*node) {
+// TestCostOfACrossing compares calls with a handle of another node with those over a Unix socket of that node, each
+// between two of the others.
+func TestCostOfACrossing(t *testing.T) {
+	nodes := startNodesIn(t, whenLong(t), "process", "--unix", "{dir}/s")
+	time.Sleep(5 * time.Second) // what a start does
+	c := keptClient()
 	got, err := send(c, modernRequest(nodes[1].url, "", "process_start", `{"command":"sleep","args":["600"]}`), `"complete"`)
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +236,7 @@ func crossing(t *testing.T, c *http.Client, nodes []*node) {
 		},
 	}
 	took := map[string][]time.Duration{}
-	for range 2000 {
+	for range number("GATEHOUSE_CALLS", 2000) {
 		for name, call := range ways {
 			begin := time.Now()
 			if err := call(); err != nil {

@@ -261,7 +261,13 @@ func TestPackagesMoveWithNodes(t *testing.T) {
 	nodes := startNodes(t, "package", "sandbox")
 	token := administrator(t, nodes[0])
 	sandboxByLabel(t, nodes, token)
-	nodes[0].installPackage(t, token, "up", nil)
+	env := packagestest.Environment("resources")
+	env["GATEHOUSE_TEST_NODE"] = ""
+	lists := listenAs(t, nodes[1], token, "", map[string]any{"toolsListChanged": true})
+	nodes[0].installPackage(t, token, "up", map[string]any{"env": env})
+	eventually(t, "a client of another node hears that there are more tools", func() bool {
+		return lists.heard("tools/list_changed")
+	})
 	nodes[0].installPackage(t, token, "lab", map[string]any{"labels": []string{"zone=n2"}})
 	got := nodes[0].callAs(t, token, "package_install", map[string]any{
 		"id": "moon", "command": "true", "trust": true, "confirm": "moon", "labels": []string{"zone=moon"},
@@ -290,8 +296,14 @@ func TestPackagesMoveWithNodes(t *testing.T) {
 		}
 	}
 
-	// The node dies during a call. Another call goes on elsewhere.
+	// The node dies during a call. Another call goes on elsewhere, and what is watched there is to be read again.
 	others := slices.Delete(slices.Clone(nodes), home, home+1)
+	uri := "package://up/" + packagestest.Thing
+	updates := listenAs(t, others[0], token, "", map[string]any{"resourceSubscriptions": []string{uri}})
+	eventually(t, "a client of another node hears of a change of a resource", func() bool {
+		where(t, nodes, others[1], token, "up")
+		return updates.heard("resources/updated")
+	})
 	lost := make(chan string)
 	go func() { lost <- others[0].callAs(t, token, "up_sleep", map[string]any{}) }()
 	eventually(t, "the server has the call", func() bool {
@@ -308,6 +320,11 @@ func TestPackagesMoveWithNodes(t *testing.T) {
 	eventually(t, "the package runs on another node", func() bool {
 		next, _ = where(t, nodes, others[1], token, "up")
 		return next >= 0
+	})
+	heard := updates.count("resources/updated")
+	eventually(t, "a client hears of the resource on the node to which it has moved", func() bool {
+		where(t, nodes, others[1], token, "up")
+		return updates.count("resources/updated") > heard
 	})
 	t.Logf("the package ran elsewhere %v after its node was killed", time.Since(killed).Round(time.Millisecond))
 	if next == home {
