@@ -34,7 +34,7 @@ func stagingOn(t *testing.T, layer string, modules ...string) (*App, *tenant, st
 	dir := t.TempDir()
 	cfg.Roots.Folders = []string{dir}
 	cfg.View.Modules = modules
-	cfg.Contexts = []config.Context{{Name: "agent", Modules: modules, Stage: true}}
+	cfg.Contexts = []config.Context{{Name: "agent", Modules: modules, Stage: true}, {Name: "plain", Modules: modules}}
 	if tools, ok := editorTools(t, modules); ok {
 		cfg.Modules.LSP.Servers = tools
 	}
@@ -279,4 +279,30 @@ func folderOf(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	return b.String()
+}
+
+// Where tasks are copies, a language server of the task has what the task changed in other files, and that of another caller
+// does not.
+func TestLanguageServersHaveWhatCopiesChange(t *testing.T) {
+	_, ann, dir := stagingOn(t, config.LayerCopies, "file", "lsp")
+	for name, text := range map[string]string{
+		"go.mod":       "module example.com/shop\n\ngo 1.25\n",
+		"shop.go":      "package shop\n\nfunc Price(n int) int { return n * 3 }\n",
+		"use.go":       "package shop\n\nvar Cost = Price(1)\n",
+		"sub/other.go": "package sub\n",
+	} {
+		at := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ann.told("lsp_diagnostics", `{"path":"use.go"}`, "errors: 0")
+	ann.told("file_edit", `{"path":"shop.go","old_string":"Price","new_string":"Prize"}`, "staged in task")
+	ann.told("lsp_diagnostics", `{"path":"use.go"}`, "undefined: Price")
+	ann.told("file_write", `{"path":"more.go","content":"package shop\n\nfunc Price(n int) int { return n }\n"}`, "staged in task")
+	ann.told("lsp_definition", `{"path":"use.go","line":3,"symbol":"Price"}`, "more.go:3:6")
+	var got string
+	if got = ann.call("plain", "lsp_definition", `{"path":"use.go","line":3,"symbol":"Price"}`); !strings.Contains(got, "shop.go:3:6") {
+		t.Errorf("a context without the task has %s", got)
+	}
 }

@@ -137,36 +137,59 @@ func TestWhatAViewCosts(t *testing.T) {
 	t.Logf("a line that does nothing: %v", time.Since(began)/20)
 }
 
-// compare runs a line in turn in the folder and in the view, and prints the ratio of the times. most is what it may be.
+// compare runs a line in turn in the folder and in the view, and prints the ratios of the times and of the time of the
+// processor, which other work on the machine changes less. most is what a ratio may be, 0 if there is no bar.
 func (w *work) compare(t *testing.T, line string, rounds int, most float64) {
 	t.Helper()
 	// The line measures itself, so that the start of the view is told apart.
-	line = "a=$(date +%s%N); " + line + "; b=$(date +%s%N); echo $((b-a))"
-	inFolder := func() float64 {
+	line = "a=$(date +%s%N); " + line + "; b=$(date +%s%N); echo; echo $((b-a)); times"
+	inFolder := func() string {
 		cmd := exec.Command("/bin/sh", "-ec", line)
 		cmd.Dir = w.real
 		out, err := cmd.Output()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return number(t, string(out))
+		return string(out)
 	}
-	var direct, view, ratios []float64
+	var direct, view [2][]float64
+	run := func(into *[2][]float64, how func() string) {
+		lines := strings.Split(strings.TrimSpace(how()), "\n")
+		if len(lines) < 3 {
+			t.Fatalf("got %q", lines)
+		}
+		var cpu time.Duration
+		for _, one := range strings.Fields(strings.Join(lines[len(lines)-2:], " ")) {
+			d, err := time.ParseDuration(one)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cpu += d
+		}
+		into[0] = append(into[0], number(t, lines[len(lines)-3])/1e9)
+		into[1] = append(into[1], cpu.Seconds())
+	}
 	for n := range rounds {
 		if n%2 == 1 {
-			view = append(view, number(t, w.shell(line)))
+			run(&view, func() string { return w.shell(line) })
 		}
-		direct = append(direct, inFolder())
+		run(&direct, inFolder)
 		if n%2 == 0 {
-			view = append(view, number(t, w.shell(line)))
+			run(&view, func() string { return w.shell(line) })
 		}
-		ratios = append(ratios, view[n]/direct[n])
 	}
-	for _, all := range [][]float64{direct, view, ratios} {
-		slices.Sort(all)
+	for i, what := range []string{"time", "processor"} {
+		var ratios []float64
+		for n := range rounds {
+			ratios = append(ratios, view[i][n]/direct[i][n])
+		}
+		for _, all := range [][]float64{direct[i], view[i], ratios} {
+			slices.Sort(all)
+		}
+		t.Logf("%s: ratio %.2f, of half of the %d pairs %.2f to %.2f (bar %.2f); %.3f s in the folder, %.3f s in the view",
+			what, ratios[rounds/2], rounds, ratios[rounds/4], ratios[rounds*3/4], most, direct[i][rounds/2],
+			view[i][rounds/2])
 	}
-	t.Logf("ratio %.2f, of half of the %d pairs %.2f to %.2f (bar %.2f); %.0f ms in the folder, %.0f ms in the view",
-		ratios[rounds/2], rounds, ratios[rounds/4], ratios[rounds*3/4], most, direct[rounds/2]/1e6, view[rounds/2]/1e6)
 }
 
 // A build of the whole program, with nothing from the cache, takes as long in the view as in the folder.

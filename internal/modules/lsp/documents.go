@@ -4,17 +4,22 @@ import (
 	"context"
 	"encoding/json"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"gatehouse/internal/files/language"
+	"gatehouse/internal/files/merged"
 	"gatehouse/internal/files/walk"
 )
 
 const (
 	mostOpen    = 64     // documents that a server has open
+	mostChanged = 32     // of them, files that a task has changed and that the disk does not have so
 	mostWatched = 50_000 // files of a root whose changes a server learns of
 )
 
@@ -51,6 +56,57 @@ func (s *server) sync(
 	if err := s.syncOthers(ctx, in); err != nil {
 		return 0, false, err
 	}
+	if in != nil && in.layer != nil {
+		if err := s.openChanged(ctx, in.layer); err != nil {
+			return 0, false, err
+		}
+	}
+	return s.openDocument(ctx, path, content)
+}
+
+// openChanged gives the server the files that a task has changed in a layer that no program sees. The server still sees on
+// the disk those that the task has deleted. d.mu is held.
+func (s *server) openChanged(ctx context.Context, layer *merged.Layer) error {
+	var mu sync.Mutex
+	names := map[string]string{} // by path
+	_, err := walk.Walk(ctx, walk.Options{Root: layer.Upper()}, func(_ int, dir *walk.Dir, entries []walk.Entry) {
+		for _, e := range entries {
+			name := filepath.FromSlash(dir.Join(e.Name))
+			path := filepath.Join(layer.Path(), name)
+			if rel, err := filepath.Rel(s.root, path); e.Type&fs.ModeType != 0 || err != nil || !filepath.IsLocal(rel) ||
+				!slices.Contains(s.kind.ids, language.ByName(e.Name)) {
+				continue
+			}
+			mu.Lock()
+			names[path] = name
+			mu.Unlock()
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for i, path := range slices.Sorted(maps.Keys(names)) {
+		if i == mostChanged {
+			break
+		}
+		info, err := layer.Upper().Lstat(names[path])
+		if err != nil || info.Size() > maxFile {
+			continue // deleted meanwhile, or too large
+		}
+		content, err := layer.Upper().ReadFile(names[path])
+		if err != nil {
+			continue
+		}
+		if _, _, err := s.openDocument(ctx, path, string(content)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openDocument gives the server the content of a file. d.mu is held.
+func (s *server) openDocument(ctx context.Context, path, content string) (version int, changed bool, err error) {
+	d := &s.documents
 	d.clock++
 	uri := uriOf(path)
 	doc := d.open[uri]
@@ -106,7 +162,7 @@ func (s *server) closeOldest(ctx context.Context) error {
 func (s *server) syncOthers(ctx context.Context, in *view) error {
 	d := &s.documents
 	root := (*os.Root)(nil)
-	if in != nil {
+	if in != nil && in.layer == nil {
 		root = in.root
 		d.stale.Store(true) // the view cannot be watched from here
 	} else if d.unwatch == nil {

@@ -159,6 +159,8 @@ func (m *service) query(ctx context.Context, c *tool.Call, path string, f func(*
 	var in *view
 	if w := roots.ViewOf(c.Roots); w != nil {
 		in = &view{task: c.Task, root: doc.place.Root, space: w.Space}
+	} else if l := doc.place.Layer(); l != nil {
+		in = &view{task: c.Task, layer: l}
 	}
 	err = m.pool.with(ctx, rootOf(doc), kind, in, func(s *server) error {
 		if _, _, err := s.sync(ctx, in, doc.path, doc.content); err != nil {

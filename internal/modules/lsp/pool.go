@@ -10,6 +10,7 @@ import (
 
 	"gatehouse/internal/exec/overlay"
 	"gatehouse/internal/files/filewatch"
+	"gatehouse/internal/files/merged"
 	"gatehouse/tool"
 )
 
@@ -70,11 +71,14 @@ func (p *pool) remove(s *server) {
 	}
 }
 
-// view is the staged task of a call: its server runs in the task's view of the folder, and no other task uses it.
+// view is the staged task of a call: its server runs in the task's view of the folder, and no other task uses it. If the view
+// is a layer that no program sees, the server runs in the folder itself, and gets what the task has changed as open
+// documents.
 type view struct {
 	task  string
 	root  *os.Root // the folder of the server, while the call runs
 	space func(loose bool) (*overlay.Space, error)
+	layer *merged.Layer
 }
 
 // with runs f with the server of a root, in a view if there is one. If the server fails, f runs again with another one.
@@ -137,7 +141,7 @@ func (p *pool) acquire(ctx context.Context, k key, kind *serverKind, in *view) (
 			edits: make(chan workspaceEdit, 16)}
 		s.pending.Add(1)
 		space, err := (*overlay.Space)(nil), error(nil)
-		if in != nil {
+		if in != nil && in.layer == nil {
 			if space, err = in.space(true); err != nil {
 				p.mu.Unlock()
 				return nil, err
