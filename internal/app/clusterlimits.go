@@ -25,7 +25,7 @@ func (a *App) shareLimits() error {
 	if c == nil {
 		return nil
 	}
-	s := &limitShares{c: c, group: limit.NewGroup()}
+	s := &limitShares{c: c, group: limit.NewGroup(c.ID())}
 	s.countNodes()
 	a.limits.Join(s.group)
 	if _, err := c.Handle(topicLend, s.lend); err != nil {
@@ -34,6 +34,7 @@ func (a *App) shareLimits() error {
 	a.addPart("limits of the cluster", func(ctx context.Context) error {
 		var all sync.WaitGroup
 		all.Go(func() { c.every(ctx, c.lease/2, s.countNodes) })
+		all.Go(func() { c.every(ctx, limit.LoanTime/4, s.group.Recount) })
 		all.Go(func() { s.borrow(ctx) })
 		all.Wait()
 		return nil
@@ -41,21 +42,23 @@ func (a *App) shareLimits() error {
 	return nil
 }
 
-// limitShares lends and borrows parts of rates.
+// limitShares lends and borrows parts of rates, and slots of contexts.
 type limitShares struct {
 	c     *clusterNodes
 	group *limit.Group
 }
 
-// countNodes sets the part of this node: a node that is dead serves nothing, so that the others have its part.
+// countNodes sets the share of this node: a node that is dead serves nothing, so that the others have its share.
 func (s *limitShares) countNodes() {
-	nodes := 1
+	nodes, place := 1, 0
 	for _, p := range s.c.Nodes()[1:] {
 		if p.Alive && p.Member {
-			nodes++
+			if nodes++; p.ID < s.c.ID() {
+				place++
+			}
 		}
 	}
-	s.group.SetPart(1 / float64(nodes))
+	s.group.SetHosts(nodes, place)
 }
 
 func (s *limitShares) lend(_ context.Context, from string, raw []byte) ([]byte, error) {
@@ -89,14 +92,14 @@ func (s *limitShares) borrow(ctx context.Context) {
 			}
 		}
 		asked := time.Now()
-		for i, l := range s.ask(ctx, wants) {
+		for i, l := range s.ask(ctx, wants, asked) {
 			s.group.Borrow(wants[i], l, asked)
 		}
 	}
 }
 
-// ask returns what the other nodes lend together.
-func (s *limitShares) ask(ctx context.Context, wants []limit.Want) []limit.Loan {
+// ask returns what the other nodes lend together of rates, and borrows the slots that each lends.
+func (s *limitShares) ask(ctx context.Context, wants []limit.Want, asked time.Time) []limit.Loan {
 	ctx, cancel := context.WithTimeout(ctx, limit.LoanTime/2)
 	defer cancel()
 	sums := make([]limit.Loan, len(wants))
@@ -119,6 +122,7 @@ func (s *limitShares) ask(ctx context.Context, wants []limit.Want) []limit.Loan 
 			mu.Lock()
 			defer mu.Unlock()
 			for i, l := range loans {
+				s.group.BorrowSlots(wants[i], p.ID, l, asked)
 				sums[i].Part, sums[i].Requests = sums[i].Part+l.Part, sums[i].Requests+l.Requests
 			}
 		})

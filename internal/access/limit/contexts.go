@@ -18,6 +18,7 @@ type contextLimits struct {
 	slots
 	rates  *Rates // nil: no rate
 	limits Context
+	loans  borrowedSlots // of slots, between the hosts of a group
 }
 
 // SetContexts replaces the limits of all contexts; contexts that are not named have none. Running calls
@@ -48,9 +49,6 @@ func (q *Queue) SetContexts(all map[string]Context) {
 
 // setLimits changes the limits of one context. If the rate stays the same, the change fills no bucket.
 func (q *Queue) setLimits(name string, r *contextLimits, c Context) {
-	if r.total = int64(c.Calls); c.Calls <= 0 {
-		r.total = math.MaxInt
-	}
 	switch {
 	case c.Rate <= 0:
 		s := r.rates.Stats()
@@ -63,7 +61,11 @@ func (q *Queue) setLimits(name string, r *contextLimits, c Context) {
 	case r.limits.Rate != c.Rate || r.limits.Burst != c.Burst:
 		r.rates.Set(c.Rate, c.Burst)
 	}
-	r.limits = c
+	if r.limits = c; c.Calls > 0 {
+		q.share(r)
+		return
+	}
+	r.total, r.loans = math.MaxInt, borrowedSlots{}
 	q.hand(&r.slots)
 }
 

@@ -16,20 +16,27 @@ import (
 //
 // Keys of sessions and connections are those of one host, and are not shared. It is safe for concurrent use.
 type Group struct {
-	part atomic.Uint64 // bits of the part of this host
-	want chan Want
+	self         string        // the name of this host
+	part         atomic.Uint64 // bits of the part of this host
+	hosts, place atomic.Int32
+	want         chan Want
 
 	mu    sync.Mutex
 	rates map[string]*Rates
+	queue *Queue // whose slots of contexts are shared; nil before Join
 }
 
-// Want is a key of which this host needs more than its part.
-type Want struct{ Rates, Key string }
+// Want is a key of which this host needs more than its part, or a context and what is needed of its slots.
+type Want struct {
+	Rates, Key string
+	Slots      *SlotWant `json:",omitempty"`
+}
 
-// Loan is a part of a key's rate, and requests that can be made at once.
+// Loan is a part of a key's rate, and requests that can be made at once; or slots.
 type Loan struct {
 	Part     float64 `json:"part,omitempty"`
 	Requests float64 `json:"requests,omitempty"`
+	Slots    int64   `json:"slots,omitempty"` // of a context, in all
 }
 
 // LoanTime is how long a loan holds, counted by the borrower from before it asked.
@@ -46,9 +53,10 @@ const (
 	mostLoans = 64
 )
 
-// NewGroup makes a group of which this host is the only one yet.
-func NewGroup() *Group {
-	g := &Group{want: make(chan Want, mostWanted), rates: map[string]*Rates{}}
+// NewGroup makes a group of which this host is the only one yet. self is its name, by which the others know it.
+func NewGroup(self string) *Group {
+	g := &Group{self: self, want: make(chan Want, mostWanted), rates: map[string]*Rates{}}
+	g.hosts.Store(1)
 	g.SetPart(1)
 	return g
 }
@@ -89,6 +97,15 @@ func (g *Group) find(name string) *Rates {
 
 // Lend gives another host what this one does not need of a key.
 func (g *Group) Lend(w Want, to string) Loan {
+	if w.Rates == slotsName {
+		g.mu.Lock()
+		q := g.queue
+		g.mu.Unlock()
+		if q == nil {
+			return Loan{}
+		}
+		return q.lendSlots(g.self, w, to)
+	}
 	r := g.find(w.Rates)
 	if r == nil || !shared(w.Key) {
 		return Loan{}
@@ -215,7 +232,7 @@ func (r *Rates) askMore(b *bucket) {
 	}
 	b.asked = clock()
 	select {
-	case r.group.want <- Want{r.name, b.key}:
+	case r.group.want <- Want{Rates: r.name, Key: b.key}:
 	default: // the others are asked for enough keys
 	}
 }

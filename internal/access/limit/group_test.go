@@ -16,7 +16,7 @@ type hosts struct {
 func newHosts(n int, o Options) *hosts {
 	h := &hosts{}
 	for range n {
-		g, r := NewGroup(), NewRates(o)
+		g, r := NewGroup("test"), NewRates(o)
 		g.add("requests", r)
 		g.SetPart(1 / float64(n))
 		h.groups, h.rates = append(h.groups, g), append(h.rates, r)

@@ -82,16 +82,21 @@ func New(o Options) *Limits {
 	}
 }
 
-// Join makes the rates those of all hosts of a group together: of requests, of sessions that are opened, and of calls in
-// contexts. How many calls run at once is each host's own.
+// Join makes limits those of all hosts of a group together: the rates of requests, of sessions that are opened and of
+// calls in contexts, and how many calls run at once in a context. How many run at once on a host, for a session and of a
+// tool is each host's own.
 func (l *Limits) Join(g *Group) {
 	g.add("requests", l.Rates)
 	g.add("sessions", l.Opens)
+	g.mu.Lock()
+	g.queue = l.Queue
+	g.mu.Unlock()
 	l.Queue.mu.Lock()
 	defer l.Queue.mu.Unlock()
 	l.Queue.group = g
 	for name, c := range l.Queue.contexts {
 		g.add("context "+name, c.rates)
+		l.Queue.setLimits(name, c, c.limits)
 	}
 }
 

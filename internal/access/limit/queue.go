@@ -226,6 +226,9 @@ func (q *Queue) advance(p *Pass) bool {
 		s := q.slots(p, p.stage)
 		if !s.tryAcquire(p.who.Holder) {
 			s.join(p)
+			if p.stage == ofContext && q.group != nil {
+				q.askSlots(p.named, q.contexts[p.named])
+			}
 			return false
 		}
 		p.stage++
