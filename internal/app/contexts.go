@@ -53,6 +53,7 @@ func (a *App) openContexts(ctx context.Context) error {
 		return err
 	}
 	fixed.Policy.Host, fixed.Policy.CannotStage, fixed.Policy.Unattended = a.resolver(), a.cannotStage, a.unattended()
+	fixed.Policy.Unstageable = unstageable(a.cfg.Stage.Network)
 	o := contextstore.Options{
 		Log: a.log,
 		Fixed: func(name string) bool {

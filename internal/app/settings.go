@@ -51,6 +51,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 		return nil, nil, err
 	}
 	fixed.Policy.Host, fixed.Policy.CannotStage, fixed.Policy.Unattended = a.resolver(), a.cannotStage, a.unattended()
+	fixed.Policy.Unstageable = unstageable(a.cfg.Stage.Network)
 	if err := a.contexts.SetFixed(fixed); err != nil {
 		return nil, nil, &SettingError{err}
 	}

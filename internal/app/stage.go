@@ -6,9 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"gatehouse/internal/access/permit"
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch/contextstore"
@@ -87,6 +89,50 @@ func (a *App) unattended() func(context string) (known, all bool) {
 	return func(context string) (known, all bool) {
 		here := context != contextstore.Admin
 		return here, here && of == config.UnattendedAll
+	}
+}
+
+// gain are programs that run others with more rights, which they do not get in a view.
+var gain = []string{"sudo", "doas", "su", "pkexec", "run0"}
+
+// reach are programs that do nothing without a network, with the first arguments that need one; nil means all.
+var reach = map[string][]string{
+	"curl": nil, "wget": nil, "ssh": nil, "scp": nil, "sftp": nil,
+	"git": {"push", "pull", "fetch", "clone", "ls-remote"},
+	"npm": {"publish"}, "cargo": {"publish"}, "twine": {"upload"}, "gh": nil,
+	"docker": nil, "podman": nil, "kubectl": nil, "systemctl": nil,
+}
+
+// valued are options of them before the first argument that have a value of their own.
+var valued = []string{"-C", "-c", "--git-dir", "--work-tree", "--prefix"}
+
+// unstageable returns why a program cannot do its work where calls are staged, with the network of the host or without.
+func unstageable(network bool) func(permit.Command) string {
+	return func(c permit.Command) string {
+		if slices.Contains(gain, c.Name) {
+			return c.Name + " gets no privileges where a call is staged, so it cannot be staged"
+		}
+		verbs, ok := reach[c.Name]
+		if !ok || network {
+			return ""
+		}
+		verb := ""
+		for i := 0; i < len(c.Args) && verb == ""; i++ {
+			switch arg := c.Args[i]; {
+			case slices.Contains(valued, arg):
+				i++
+			case !strings.HasPrefix(arg, "-"):
+				verb = arg
+			}
+		}
+		if verbs != nil && !slices.Contains(verbs, verb) {
+			return ""
+		}
+		name := c.Name
+		if verbs != nil {
+			name += " " + verb
+		}
+		return name + " needs the network or a service, which programs of a staged call do not reach, so it cannot be staged"
 	}
 }
 

@@ -306,3 +306,26 @@ func TestLanguageServersHaveWhatCopiesChange(t *testing.T) {
 		t.Errorf("a context without the task has %s", got)
 	}
 }
+
+// A line that names a program which cannot do its work where calls are staged asks, and says why; git without the network does
+// not.
+func TestLinesThatCannotBeStaged(t *testing.T) {
+	_, ann, dir := stagingHost(t, "shell")
+	for line, want := range map[string]string{
+		"echo x >a; sudo -n id":                         "sudo gets no privileges where a call is staged",
+		"git -C . push origin":                          "git push needs the network",
+		"echo x | /usr/bin/curl -d @- http://localhost": "curl needs the network",
+	} {
+		args, err := json.Marshal(map[string]string{"command": line})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := ann.call("agent", "shell_run", string(args)); !strings.Contains(got, want) || strings.Contains(got, "staged in task") {
+			t.Errorf("%s: %s", line, got)
+		}
+	}
+	ann.told("shell_run", `{"command":"git init -q . && git -c user.name=push status --short; git log push; :"}`, "staged in task")
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
+		t.Errorf("the folder has %v, %v", names, err)
+	}
+}

@@ -97,6 +97,9 @@ type Options struct {
 	// no person is beside them, and with all also to those whose client cannot ask a person, and that are none. nil means in
 	// no context.
 	Unattended func(context string) (known, all bool)
+	// Unstageable returns why a program that a call names cannot do its work where calls are staged, "" if it can; nil
+	// means that all can. Such a call asks instead.
+	Unstageable func(Command) string
 	// CannotStage returns why this host stages nothing or, with programs, no call that starts some, "" if it does; nil means
 	// that it does. It is called if a rule stages calls.
 	CannotStage func(programs bool) string
@@ -206,9 +209,10 @@ type Op struct {
 // built.
 func (p *Policy) Gate(cut Cut, op Op) *Gate {
 	g := &Gate{
-		op:   op,
-		who:  cut.parseCut(),
-		host: p.opts.Host,
+		op:          op,
+		who:         cut.parseCut(),
+		host:        p.opts.Host,
+		unstageable: p.opts.Unstageable,
 	}
 	g.otherwise = Verdict{Kind: p.opts.Default, Rule: "default"}
 	if p.opts.Staging[op.Context] && g.otherwise.Kind == Allow {
@@ -380,6 +384,8 @@ type Gate struct {
 	otherwise  Verdict        // if neither chain decides
 	alone      func() Verdict // instead of otherwise for a caller that no person is beside; nil makes no difference
 	aloneAll   bool           // also for one of which that is not known
+
+	unstageable func(Command) string
 }
 
 type conditional struct {
@@ -434,6 +440,27 @@ func (g *Gate) Decide(args json.RawMessage, caller *tool.Caller) Verdict {
 	if g == nil {
 		return Verdict{Rule: "none"}
 	}
+	v := g.decide(args, caller)
+	if v.Kind != Stage || g.unstageable == nil || g.host == nil || caller == nil || g.op.Tool == nil || !g.op.Tool.Programs {
+		return v
+	}
+	all, err := g.host.Commands(caller, g.op, args)
+	if err != nil {
+		return v // it cannot be said what the call runs, which may do no more than other programs of a task
+	}
+	for _, c := range all {
+		if why := g.unstageable(c); why != "" {
+			v.Kind, v.Reason = AskClient, strings.TrimPrefix(v.Reason+"; "+why, "; ")
+			if g.alone != nil && v.Rule == "unattended" {
+				v.Kind = AskOperator
+			}
+			break
+		}
+	}
+	return v
+}
+
+func (g *Gate) decide(args json.RawMessage, caller *tool.Caller) Verdict {
 	var in map[string]any // nil if the arguments cannot be decoded: then every rule that reads them refuses
 	if len(g.hosts.rules)+len(g.own.rules) > 0 {
 		in, _ = inputs(g, args, caller)

@@ -1,6 +1,7 @@
 package permit
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -330,6 +331,43 @@ func TestProgramsThatCannotBeStaged(t *testing.T) {
 		if g.Unstaged() != one.Programs || g.Stages() == one.Programs ||
 			(v.Kind == AskClient) != one.Programs || one.Programs != strings.Contains(v.Reason, "no view for programs") {
 			t.Errorf("%s: %+v, unstaged %v", one.Name, v, g.Unstaged())
+		}
+	}
+}
+
+// linesOf names the programs of lines.
+type linesOf struct{ all []Command }
+
+func (l linesOf) Paths(*tool.Caller, Op, json.RawMessage) ([]string, error) { return nil, nil }
+func (l linesOf) Commands(*tool.Caller, Op, json.RawMessage) ([]Command, error) {
+	return l.all, nil
+}
+
+// A call that names a program which cannot work where calls are staged asks the user, or an operator if no person is beside
+// the caller, and says why. A rule that allows it does not make it ask.
+func TestCommandsThatCannotBeStaged(t *testing.T) {
+	shell := &tool.Tool{Def: tool.Def{Name: "shell_run", Effects: tool.Writes, Staged: true, Programs: true}}
+	p := policy(t, Options{
+		Default: Allow, Staging: map[string]bool{"staged": true},
+		Unattended: func(string) (known, all bool) { return true, false },
+		Rules:      []Rule{{Contexts: []string{"free"}, Names: []string{"shell_run"}, Then: Allow}},
+		Unstageable: func(c Command) string {
+			return map[string]string{"sudo": "it gains nothing"}[c.Name]
+		},
+	})
+	for _, c := range []struct {
+		in, program string
+		alone       bool
+		want        Kind
+	}{
+		{"staged", "sudo", false, AskClient}, {"staged", "ls", false, Stage}, {"other", "sudo", true, AskOperator},
+		{"other", "ls", true, Stage}, {"other", "sudo", false, Allow}, {"free", "sudo", true, Allow},
+	} {
+		p.opts.Host = linesOf{[]Command{{Name: "cat"}, {Name: c.program}}}
+		op := Op{Context: c.in, Method: "tools/call", Name: "shell_run", Effects: tool.Writes, Tool: shell}
+		v := p.Gate("", op).Decide([]byte(`{}`), &tool.Caller{Unattended: c.alone})
+		if v.Kind != c.want || strings.Contains(v.Reason, "it gains nothing") != (v.Kind == AskClient || v.Kind == AskOperator) {
+			t.Errorf("%s in %s, alone %v: %+v, want %v", c.program, c.in, c.alone, v, c.want)
 		}
 	}
 }

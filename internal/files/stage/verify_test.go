@@ -159,7 +159,7 @@ func (w *work) compare(t *testing.T, line string, rounds int, most float64) {
 			t.Fatalf("got %q", lines)
 		}
 		var cpu time.Duration
-		for _, one := range strings.Fields(strings.Join(lines[len(lines)-2:], " ")) {
+		for one := range strings.FieldsSeq(strings.Join(lines[len(lines)-2:], " ")) {
 			d, err := time.ParseDuration(one)
 			if err != nil {
 				t.Fatal(err)
