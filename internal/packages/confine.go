@@ -131,6 +131,7 @@ func (p *managedPackage) startConfined(ctx context.Context, j job) (*confinedChi
 			Processes: j.grants.processes(), Descriptors: confinedOpen, Call: 24 * time.Hour,
 		},
 		Mounts: j.mounts, Apart: true, Image: j.image, Users: j.users, KeepOwners: j.image != nil && j.users == nil,
+		WritableRoot: j.image != nil,
 		Route: &sandbox.Route{Ports: ports, Network: sandbox.Network{
 			Allow: j.hosts, Interface: j.by, Special: slices.Concat(proxy.Addresses(j.hosts), j.public), Decided: seen,
 			SpecialHint: fmt.Sprintf("a grant of the address: gatehouse package grant %s --allow-host ADDRESS:PORT",

@@ -180,7 +180,7 @@ func TestAnImageRunsInASandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectWords(t, got, "args=[first own] dir=/app/work home=/home/user kind=image path=/app:/bin",
-		"seed=from the image", "/app/made:false:false", "/state/made:false:true", "/home/user/made:false:true",
+		"seed=from the image", "/app/made:false:true", "/state/made:false:true", "/home/user/made:false:true",
 		"none=true",
 		"chown=true users=true same=true:true", "CapPrm=0000000000000000;", "CapEff=0000000000000000;",
 		secretly+"=false", "/usr/bin=false", "/app/server=true")

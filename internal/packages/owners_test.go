@@ -51,7 +51,9 @@ func imageUsers(t *testing.T) {
 			t.Fatalf("%s: %v", when, err)
 		}
 		expectWords(t, when+": "+got, "seed=from the image", "uid=998 denied=true CapEff:\t0000000000000000",
-			"secret=false own=999:true uid=999", "/home/user/made:", "/state/made:")
+			"secret=false own=999:true uid=999", "/home/user/made:", "/state/made:",
+			// The root is written and given away at each start, and begins anew with the next instance.
+			"/app/made:false:true", "first=true")
 	}
 	works("installed")
 	p, err := h.findPackage("boxed")

@@ -50,6 +50,10 @@ type Spec struct {
 	// KeepOwners has calls that change the owner of a file, or the user of a process, report success and do nothing.
 	// Without it they fail, because the sandbox has one user. Only the driver namespaces implements it.
 	KeepOwners bool
+	// WritableRoot lets the code write to the files of Image: to a layer over them in memory, of which Limits.DiskMiB
+	// counts, and which ends with the sandbox. Only the driver namespaces implements it, and only where the kernel can
+	// mount such a layer; elsewhere the files are read-only.
+	WritableRoot bool
 	// Users gives the sandbox users of its own instead of one, so that such calls have their effect. It excludes
 	// KeepOwners. Only a driver that is a UserRanges implements it.
 	Users *Users
@@ -80,7 +84,7 @@ type OwnedFiles interface {
 	TreeSize(ctx context.Context, path string) (int64, error)
 }
 
-// Image is a root file system, unpacked into a folder of the host. It is mounted read-only.
+// Image is a root file system, unpacked into a folder of the host, which is never changed.
 type Image struct {
 	ID   string   // identifies the content; two images with one ID are the same
 	Root string   // absolute path, on the host, of the folder that becomes / in the sandbox

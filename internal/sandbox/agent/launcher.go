@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -272,7 +271,7 @@ func confineThread(plan agentprotocol.Plan, executable []string) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return sysErr("prctl", "PR_SET_NO_NEW_PRIVS", err)
 	}
-	if err := landlock.Restrict(slices.Concat(writableFolders, writableMounts(plan.Mounts)), executable); err != nil {
+	if err := landlock.Restrict(writablePaths(plan), executable); err != nil {
 		return err
 	}
 	if plan.SingleUser {

@@ -50,18 +50,30 @@ func setUpRoot(p agentprotocol.Plan) error {
 	if err != nil {
 		return err
 	}
+	bases, err := openTrees(baseTrees(p))
+	if err != nil {
+		return err
+	}
 	if err := newRoot(); err != nil {
 		return err
 	}
-	for _, step := range []func() error{
+	root := []func() error{
 		func() error { return attachTrees(trees, p.Trees) },
 		func() error { return writeFiles(p) },
+	}
+	if len(bases) > 0 {
+		root = []func() error{
+			func() error { return layBase(bases[0], p) },
+			func() error { return attachTrees(trees, p.Trees) },
+		}
+	}
+	for _, step := range append(root,
 		func() error { return makeDev(devs) },
 		func() error { return mountWritable(p) },
 		makeProc,
 		func() error { return attachMounts(mounts, p.Mounts) },
-		pivotRoot,
-	} {
+		func() error { return pivotRoot(len(bases) == 0) },
+	) {
 		if err := step(); err != nil {
 			return err
 		}
@@ -261,14 +273,29 @@ func makeDev(devs map[string]int) error {
 }
 
 // mountWritable mounts all writable folders from one file system, so that its size limits them together.
-func mountWritable(p agentprotocol.Plan) error { return mountWritableFrom(p, nil) }
+func mountWritable(p agentprotocol.Plan) error {
+	if p.Base.To != "" {
+		return bindWritable(p, baseWork, nil) // which is mounted already
+	}
+	return mountWritableFrom(p, nil)
+}
 
 // mountWritableFrom calls take to move existing contents into the new folders, unless take is nil.
 func mountWritableFrom(p agentprotocol.Plan, take func(from, to string) error) error {
 	const at = "run"
-	if err := unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,"+writableSize(p)); err != nil {
-		return sysErr("mount", "tmpfs of the work", err)
+	if err := mountWork(at, p); err != nil {
+		return err
 	}
+	return bindWritable(p, at, take)
+}
+
+func mountWork(at string, p agentprotocol.Plan) error {
+	return sysErr("mount", "tmpfs of the work",
+		unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,"+writableSize(p)))
+}
+
+// bindWritable makes the writable folders in the file system that is mounted at a path, mounts them, and detaches it.
+func bindWritable(p agentprotocol.Plan, at string, take func(from, to string) error) error {
 	for _, f := range []struct {
 		name, to string
 		mode     uint32
@@ -329,8 +356,8 @@ func makeProc() error {
 	return sysErr("mount", "proc", unix.Mount("proc", "proc", "proc", procFlags, "hidepid=invisible"))
 }
 
-// pivotRoot makes the new root the root of the process and detaches the host's.
-func pivotRoot() error {
+// pivotRoot makes the new root the root of the process and detaches the host's. seal has the new one be read-only.
+func pivotRoot(seal bool) error {
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return sysErr("pivot_root", ".", err)
 	}
@@ -339,6 +366,9 @@ func pivotRoot() error {
 	}
 	if err := unix.Chdir("/"); err != nil {
 		return sysErr("chdir", "/", err)
+	}
+	if !seal {
+		return nil
 	}
 	a := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
 	return sysErr("mount_setattr", "/", unix.MountSetattr(unix.AT_FDCWD, "/", 0, &a))

@@ -126,7 +126,7 @@ func confineUser(plan agentprotocol.Plan) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return sysErr("prctl", "PR_SET_NO_NEW_PRIVS", err)
 	}
-	if err := landlock.Restrict(append(writableMounts(plan.Mounts), writableFolders...), nil); err != nil {
+	if err := landlock.Restrict(writablePaths(plan), nil); err != nil {
 		return err
 	}
 	if err := setUser(plan); err != nil {

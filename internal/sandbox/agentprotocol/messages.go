@@ -37,6 +37,9 @@ type Plan struct {
 	Route       bool       // every address leads to the loopback interface, and Ports are listened on
 	Ports       []int64    // TCP ports of every address that the host accepts connections at
 	Groups      []int64    // further groups of programs, if Range is set
+	// Base is the root folder of an image. A writable layer lies over it, of which DiskBytes and DiskFiles count, too. To is
+	// "/", or "" if there is none, and the root consists of Trees, which can only be read.
+	Base Tree
 }
 
 // TextFile is a path in the sandbox and the content of the file there.
@@ -102,8 +105,14 @@ func (p Plan) Body() []byte {
 			w.writeNumber(n)
 		}
 	}
+	w.writeNumber(p.Base.FD)
+	w.writeText(p.Base.From)
+	w.writeText(p.Base.To)
 	return w.b
 }
+
+// RootLayer is in the error of a sandbox whose kernel cannot mount the layer over Plan.Base.
+const RootLayer = "the writable layer of the root"
 
 // ParsePlan decodes the body of a Setup frame.
 func ParsePlan(body []byte) (p Plan, err error) {
@@ -142,6 +151,7 @@ func ParsePlan(body []byte) (p Plan, err error) {
 			*l = append(*l, r.readNumber())
 		}
 	}
+	p.Base = Tree{FD: r.readNumber(), From: r.readText(), To: r.readText()}
 	return p, r.finishReading("a plan")
 }
 

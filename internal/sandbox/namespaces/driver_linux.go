@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/agent/binary"
+	"gatehouse/internal/sandbox/agentprotocol"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/proxy"
 	"gatehouse/internal/sandbox/rootfs"
@@ -68,6 +70,11 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 		return nil, err
 	}
 	b, err := d.make(ctx, spec, limits)
+	if err != nil && spec.WritableRoot && strings.Contains(err.Error(), agentprotocol.RootLayer) {
+		d.log.Warn("the root of a sandbox is read-only, because the kernel cannot mount a layer over it", "error", err)
+		spec.WritableRoot = false
+		b, err = d.make(ctx, spec, limits)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("create a sandbox: %w", withRemedy(err))
 	}

@@ -291,6 +291,11 @@ func (d *Driver) plan(plan agentprotocol.Plan, spec sandbox.Spec,
 		defer translated.Close()
 		images = int(translated.Fd())
 	}
+	if layout.Base != "" {
+		if plan.Base, files, err = d.openBase(layout.Base, images, b); err != nil {
+			return plan, files, err
+		}
+	}
 	for _, t := range layout.Trees {
 		shown := agentprotocol.Tree{From: t.From, To: t.To}
 		if !d.users.Single {

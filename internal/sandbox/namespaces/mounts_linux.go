@@ -48,6 +48,34 @@ func (d *Driver) addMounts(
 	return files, nil
 }
 
+// openBase opens the folder of an image that becomes the root of a sandbox. users is the translation of a sandbox with
+// users of its own, or -1. The code of another one owns the files, because a layer over files of an owner whom the
+// sandbox does not have could not copy them.
+func (d *Driver) openBase(from string, users int, b *instance) (t agentprotocol.Tree, files []*os.File, err error) {
+	t = agentprotocol.Tree{From: from, To: "/"}
+	if d.users.Single {
+		return t, nil, nil
+	}
+	if users < 0 {
+		var st unix.Stat_t
+		if err := unix.Lstat(from, &st); err != nil {
+			return t, nil, fmt.Errorf("lstat(%s): %w", from, err)
+		}
+		f, err := d.translate(owner{st.Uid, st.Gid}, b)
+		if err != nil {
+			return t, nil, err
+		}
+		defer f.Close()
+		users = int(f.Fd())
+	}
+	fd, err := agent.OpenTree(from, users)
+	if err != nil {
+		return t, nil, err
+	}
+	t.FD, t.From = firstTree, ""
+	return t, []*os.File{os.NewFile(uintptr(fd), from)}, nil
+}
+
 // owner is who owns a folder of the host.
 type owner struct{ uid, gid uint32 }
 

@@ -23,6 +23,7 @@ type Layout struct {
 	Links []agentprotocol.TextFile // symbolic links; Content is the target
 	Files []agentprotocol.TextFile // small files that the host writes
 	Env   []string                 // for every program, in addition to the variables of all sandboxes
+	Base  string                   // the folder of an image that becomes the whole root, with a layer over it; "" for none
 }
 
 // maxPlanBytes is how many bytes of a plan the layout may have, because a plan travels in one frame.
@@ -38,7 +39,7 @@ func Of(spec sandbox.Spec) (Layout, error) {
 		layout.Trees, layout.Links = System()
 	} else {
 		var err error
-		if layout, err = ofImage(*spec.Image, spec.Users != nil); err != nil {
+		if layout, err = ofImage(*spec.Image, spec.Users != nil, spec.WritableRoot); err != nil {
 			return Layout{}, err
 		}
 	}
@@ -115,7 +116,8 @@ var reservedVariables = []string{"HOME", "USER", "LOGNAME", "PWD", "HOSTNAME"}
 // ofImage returns the layout of an image. The image's dev, proc, sys, tmp, run, home/user and var/tmp are
 // hidden; in etc the host's names of the machine replace the image's, and the lists of users and groups start
 // with the sandbox's own, unless it has the users of the image.
-func ofImage(im sandbox.Image, users bool) (Layout, error) {
+// whole has all of the image be the root, with a layer over it: the agent hides the same folders.
+func ofImage(im sandbox.Image, users, whole bool) (Layout, error) {
 	if !filepath.IsAbs(im.Root) {
 		return Layout{}, fmt.Errorf("image %s: its folder is %q; expected an absolute path", im.ID, im.Root)
 	}
@@ -130,6 +132,10 @@ func ofImage(im sandbox.Image, users bool) (Layout, error) {
 	}
 	if len(layout.Trees)+len(layout.Links) == 0 {
 		return Layout{}, fmt.Errorf("image %s is empty: %s contains nothing", im.ID, im.Root)
+	}
+	if whole {
+		layout.Trees, layout.Links, layout.Base = nil, nil, im.Root
+		return layout, nil
 	}
 	size := 0
 	for _, t := range layout.Trees {

@@ -60,9 +60,11 @@ const (
 	second = 998
 )
 
-// drop is the start of an image such as that of a database: as root it gives the volume to a user, starts a process of
-// another user, and goes on as the first user.
+// drop is the start of an image such as that of a database: as root it gives the volume and a folder of the image to a
+// user, changes a file of the image, starts a process of another user, and goes on as the first user.
 func drop() {
+	check(os.Chown("/app", owner, owner), nil)
+	check(os.WriteFile("/etc/passwd", []byte("first:x:999:999::/:/bin/sh\n"), 0o644), nil)
 	check(os.Mkdir("/state/private", 0o700), fs.ErrExist)
 	check(os.WriteFile("/state/private/own", []byte("x"), 0o600), nil)
 	check(filepath.WalkDir("/state", func(path string, _ fs.DirEntry, err error) error {
@@ -131,6 +133,8 @@ func about() string {
 		err := os.WriteFile(path, []byte("x"), 0o600)
 		fmt.Fprintf(&s, " %s:%t:%t", path, before == nil, err == nil)
 	}
+	users, _ := os.ReadFile("/etc/passwd")
+	fmt.Fprintf(&s, " first=%t", strings.HasPrefix(string(users), "first:"))
 	if len(os.Args) > 1 && os.Args[1] == "dropped" {
 		return s.String() + dropped()
 	}
