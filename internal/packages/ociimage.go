@@ -339,8 +339,8 @@ func describeImage(im image.Pulled, options *ImageOptions, single error) (lines 
 			"root, because "+shorten(single.Error(), 400)+". Changes of owners and users in its start report success and "+
 			"have no effect; an image that needs their effect fails when it is tried.")
 	default:
-		lines = append(lines, "It asks to run as user "+user+". Here it runs as the one user of its sandbox, who reads its "+
-			"files and writes its home, its volumes and /tmp, because "+shorten(single.Error(), 400)+".")
+		lines = append(lines, "It asks to run as user "+user+". Here it runs as the one user of its sandbox, who owns its "+
+			"files, because "+shorten(single.Error(), 400)+".")
 	}
 	return lines
 }

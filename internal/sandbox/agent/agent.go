@@ -110,6 +110,7 @@ func serveOn(channel io.ReadWriter, again func() (io.ReadWriter, error)) error {
 	if err := agentprotocol.Write(channel, agentprotocol.Frame{Kind: agentprotocol.Ready, ID: f.ID}); err != nil {
 		return err
 	}
+	releaseCode()
 	done := make(chan error)
 	go func() { done <- newServer(plan, channel, again).serveLoop() }()
 	return <-done

@@ -121,6 +121,7 @@ func runToExit(channel *os.File, supervise Supervise) (agentprotocol.ExitStatus,
 	if err := programRuns(channel, pid); err != nil {
 		return agentprotocol.ExitStatus{}, err
 	}
+	releaseCode()
 	return reap(pid)
 }
 
