@@ -52,7 +52,7 @@ type Spec struct {
 	KeepOwners bool
 	// WritableRoot lets the code write to the files of Image: to a layer over them in memory, of which Limits.DiskMiB
 	// counts, and which ends with the sandbox. Only the driver namespaces implements it, and only where the kernel can
-	// mount such a layer; elsewhere the files are read-only.
+	// mount such a layer; elsewhere the files are read-only. It excludes Trees.
 	WritableRoot bool
 	// Users gives the sandbox users of its own instead of one, so that such calls have their effect. It excludes
 	// KeepOwners. Only a driver that is a UserRanges implements it.

@@ -60,7 +60,7 @@ func layBase(image int, p agentprotocol.Plan) error {
 	if err := overwriteFiles(p.Files); err != nil || p.Range {
 		return err
 	}
-	made := []string{"."} // the one user of the sandbox owns the files of the image, and these as well
+	made := []string{".", "run", "home", "var"} // the one user of the sandbox owns the files of the image, and these as well
 	for _, f := range p.Files {
 		made = append(made, inside(f.Path))
 	}

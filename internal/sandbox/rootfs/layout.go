@@ -43,6 +43,9 @@ func Of(spec sandbox.Spec) (Layout, error) {
 			return Layout{}, err
 		}
 	}
+	if layout.Base != "" && len(spec.Trees) > 0 {
+		return Layout{}, errors.New("folders of the host cannot be shown in an image that can be written to")
+	}
 	for _, t := range spec.Trees {
 		if t.To == "" {
 			t.To = t.From

@@ -190,6 +190,7 @@ func (s suite) images(t *testing.T) {
 	}
 	s.badImages(t)
 	s.treesInImages(t, root)
+	s.writableRoot(t, root)
 	if left, err := os.ReadDir(filepath.Join(root, "tmp")); err != nil || len(left) != 1 {
 		t.Errorf("the image has changed: %v, %v", left, err)
 	}
