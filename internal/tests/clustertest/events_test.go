@@ -15,8 +15,9 @@ import (
 
 // listener is a modern client that listens.
 type listener struct {
-	mu  sync.Mutex
-	all strings.Builder
+	mu    sync.Mutex
+	all   strings.Builder
+	ended bool
 }
 
 // listen subscribes to notifications until the test ends, and returns when the node has acknowledged it.
@@ -83,6 +84,16 @@ func (l *listener) read(from io.Reader) {
 		l.all.WriteString(lines.Text() + "\n")
 		l.mu.Unlock()
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+}
+
+// hasEnded reports whether the node has ended the stream.
+func (l *listener) hasEnded() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended
 }
 
 func (l *listener) heard(what string) bool {

@@ -268,6 +268,12 @@ func TestPackagesMoveWithNodes(t *testing.T) {
 	eventually(t, "a client of another node hears that there are more tools", func() bool {
 		return lists.heard("tools/list_changed")
 	})
+	// With other rights a client has other lists: its stream ends on every node, and it opens another one.
+	nodes[0].command(t, "user", "add", "ada", "--no-password")
+	ada := strings.TrimSpace(nodes[0].command(t, "token", "create", "--user", "ada", "--name", "ada"))
+	adas := listenAs(t, nodes[2], ada, "", map[string]any{"toolsListChanged": true})
+	nodes[1].command(t, "user", "roles", "ada", "admin")
+	eventually(t, "the stream of a user with other rights ends on another node", adas.hasEnded)
 	nodes[0].installPackage(t, token, "lab", map[string]any{"labels": []string{"zone=n2"}})
 	got := nodes[0].callAs(t, token, "package_install", map[string]any{
 		"id": "moon", "command": "true", "trust": true, "confirm": "moon", "labels": []string{"zone=moon"},
