@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -258,7 +259,7 @@ const sessionRecords = 7 * 24 * time.Hour
 // shareKeys makes this node seal with the cluster's keys, so that every node opens what another one sealed.
 func (c *clusterNodes) shareKeys(ctx context.Context, path string) error {
 	for {
-		r, err := c.shared.Get(ctx, "seal")
+		r, err := c.shared.Get(ctx, sealKey)
 		if err == nil {
 			return writeKeys(path, r.Value)
 		}
@@ -272,7 +273,7 @@ func (c *clusterNodes) shareKeys(ctx context.Context, path string) error {
 		if err != nil {
 			return err
 		}
-		_, err = c.shared.Create(ctx, "seal", raw)
+		_, err = c.shared.Create(ctx, sealKey, raw)
 		if err == nil || ctx.Err() != nil || !errors.Is(err, cluster.ErrConflict) &&
 			!errors.Is(err, cluster.ErrNotRun) && !errors.Is(err, cluster.ErrMayHaveRun) {
 			return err
@@ -288,8 +289,12 @@ func writeKeys(path string, raw []byte) error {
 	return atomicfile.Write(path, raw)
 }
 
-// keysLife is how long the newest key seals before a node adds another one.
-const keysLife = 30 * 24 * time.Hour
+const (
+	// keysLife is how long a key seals before a node makes another one.
+	keysLife = 30 * 24 * time.Hour
+	// stagedLife is how long all nodes have a key before it seals.
+	stagedLife = time.Hour
+)
 
 // runNodes follows the cluster until ctx is done, or until this node is removed, which stops the host.
 func (c *clusterNodes) runNodes(ctx context.Context) error {
@@ -304,15 +309,7 @@ func (c *clusterNodes) runNodes(ctx context.Context) error {
 	}()
 	path := filepath.Join(c.app.cfg.Folders.Data, "keys.json")
 	var all sync.WaitGroup
-	all.Go(func() {
-		for r := range c.shared.Watch(ctx) {
-			if r.Key == "seal" && !r.Deleted {
-				if err := writeKeys(path, r.Value); err != nil {
-					c.log.Error("the keys of the cluster cannot be written", "err", err)
-				}
-			}
-		}
-	})
+	all.Go(func() { c.followKeys(ctx, path, c.app.ring) })
 	if c.files != nil {
 		all.Go(func() { c.files.Run(ctx, c.log) })
 	}
@@ -328,7 +325,13 @@ func (c *clusterNodes) runNodes(ctx context.Context) error {
 	})
 	all.Go(func() { c.every(ctx, c.lease/2, func() { c.compare(ctx) }) })
 	all.Go(func() { c.every(ctx, drainPause, func() { c.moveSessions(ctx) }) })
-	all.Go(func() { c.every(ctx, time.Hour, func() { c.rotateKeys(ctx, path) }) })
+	all.Go(func() {
+		c.every(ctx, time.Hour, func() {
+			if err := c.rotateKeys(ctx, keysLife, stagedLife); err != nil && !errors.Is(err, cluster.ErrConflict) {
+				c.log.Warn("the keys of the cluster were not rotated", "err", err)
+			}
+		})
+	})
 	all.Wait()
 	return c.OutCause()
 }
@@ -346,23 +349,66 @@ func (c *clusterNodes) every(ctx context.Context, pause time.Duration, f func())
 	}
 }
 
-// rotateKeys adds a key if the newest one is old. The revision lets one node do it.
-func (c *clusterNodes) rotateKeys(ctx context.Context, path string) {
-	r, err := c.shared.Get(ctx, "seal")
-	if err != nil || time.Since(r.At) < keysLife {
-		return
+// Records of keys.
+const (
+	sealKey   = "seal"      // the file of the keys
+	stagedKey = "seal-next" // the id of the key that is to seal next, which all nodes have had for stagedLife
+)
+
+// rotateKeys makes a new key seal if the one that does is old: first all nodes get the new one, which opens only; once they
+// have had it for a while it seals. A node that was away meanwhile gets both when it is back. The revision lets one node do
+// it.
+func (c *clusterNodes) rotateKeys(ctx context.Context, life, staged time.Duration) error {
+	r, err := c.shared.Get(ctx, sealKey)
+	if err != nil {
+		return err
 	}
-	if err = c.app.ring.Rotate(); err == nil {
-		var raw []byte
-		if raw, err = os.ReadFile(path); err == nil {
-			_, err = c.shared.Update(ctx, "seal", raw, r.Revision)
+	next, err := c.shared.Get(ctx, stagedKey)
+	if err != nil && !errors.Is(err, cluster.ErrNotFound) {
+		return err
+	}
+	if id, perr := strconv.ParseUint(string(next.Value), 10, 32); perr == nil {
+		content, is, err := seal.Promote(r.Value, uint32(id))
+		if err != nil {
+			return err
+		}
+		if is {
+			if time.Since(r.At) < staged {
+				return nil
+			}
+			_, err = c.shared.Update(ctx, sealKey, content, r.Revision)
+			return err
 		}
 	}
-	if errors.Is(err, cluster.ErrConflict) {
-		err = c.shareKeys(ctx, path)
+	if time.Since(r.At) < life {
+		return nil
+	}
+	content, id, err := seal.Stage(r.Value)
+	if err != nil {
+		return err
+	}
+	// First the name of the key: without it the key would not seal, and a name without a key does nothing.
+	name := strconv.AppendUint(nil, uint64(id), 10)
+	if next.Revision == 0 {
+		_, err = c.shared.Create(ctx, stagedKey, name)
+	} else {
+		_, err = c.shared.Update(ctx, stagedKey, name, next.Revision)
 	}
 	if err != nil {
-		c.log.Warn("the keys of the cluster were not rotated", "err", err)
+		return err
+	}
+	_, err = c.shared.Update(ctx, sealKey, content, r.Revision)
+	return err
+}
+
+// followKeys writes the keys that other nodes make, and makes the ring read them, until ctx is done.
+func (c *clusterNodes) followKeys(ctx context.Context, path string, ring *seal.Ring) {
+	for r := range c.shared.Watch(ctx) {
+		if r.Key == sealKey && !r.Deleted {
+			if err := errors.Join(writeKeys(path, r.Value), ring.Reload()); err != nil {
+				c.log.Error("the keys of the cluster cannot be written", "err", err)
+			}
+		}
 	}
 }
 

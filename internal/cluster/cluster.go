@@ -58,6 +58,10 @@ type Options struct {
 	// Start is how long the node waits for enough others; 0 means 2 minutes.
 	Start time.Duration
 
+	// Now is the clock of the host, which may jump; nil means time.Now. It only makes leases end earlier: a machine that
+	// was suspended may not have counted that time by its monotonic clock.
+	Now func() time.Time
+
 	Version string // of the host, which other nodes see
 	// Dial connects to the hosts of other nodes; nil means that of net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -115,6 +119,9 @@ func (o *Options) checkOptions() error {
 // until there are MinNodes.
 func Start(ctx context.Context, o Options) (n *Node, err error) {
 	o.Lease, o.Start = cmp.Or(o.Lease, time.Second), cmp.Or(o.Start, startTime)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

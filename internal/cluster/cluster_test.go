@@ -128,6 +128,8 @@ func TestThreeNodes(t *testing.T) {
 	t.Run("streams over NATS", func(t *testing.T) { testPipes(t, a, b) })
 	t.Run("closed streams over NATS", func(t *testing.T) { testClosedPipes(t, a, b) })
 	t.Run("lease", func(t *testing.T) { testLeases(t, a, b) })
+	t.Run("fences", func(t *testing.T) { testFences(t, a, b) })
+	t.Run("removals", func(t *testing.T) { testRemovalsAreFenced(t, a, b) })
 	t.Run("confirm", func(t *testing.T) { testConfirm(t, nodes) })
 	t.Run("format", func(t *testing.T) { testFormat(t, nodes, fourth) })
 

@@ -63,8 +63,8 @@ type peers struct {
 
 	mu       sync.Mutex
 	seq      uint64
-	sent     map[uint64]time.Time // of recent own beats
-	heard    map[string]*heard    // by id
+	sent     map[uint64]moment // of recent own beats
+	heard    map[string]*heard // by id
 	applied  map[string]uint64
 	lapses   uint64 // how often this node became fresh
 	address  string
@@ -76,11 +76,21 @@ type peers struct {
 	onChange []func(Peer)
 }
 
+// moment is a time by the monotonic clock and by that of the host.
+type moment struct{ mono, wall time.Time }
+
+func (n *Node) now() moment { return moment{time.Now(), n.opts.Now().Round(0)} }
+
+// within reports whether less than a lease has passed since m by both clocks. One that was set back counts for nothing.
+func (m moment) within(now moment, lease time.Duration) bool {
+	return !m.mono.IsZero() && now.mono.Sub(m.mono) < lease && now.wall.Sub(m.wall) < lease
+}
+
 // heard is one other node.
 type heard struct {
 	beat  beat
 	at    time.Time
-	acked time.Time // when the newest own beat that it has heard was sent
+	acked moment // when the newest own beat that it has heard was sent
 	alive bool
 	gone  context.Context // a field, because it ends when the node is dead, not with a call
 	end   context.CancelCauseFunc
@@ -89,7 +99,7 @@ type heard struct {
 func newPeers(n *Node) *peers {
 	host, _ := os.Hostname()
 	return &peers{
-		n: n, host: host, lease: n.opts.Lease, started: time.Now().UTC(), sent: map[uint64]time.Time{}, heard: map[string]*heard{},
+		n: n, host: host, lease: n.opts.Lease, started: time.Now().UTC(), sent: map[uint64]moment{}, heard: map[string]*heard{},
 		applied: map[string]uint64{}, members: map[string]Peer{}, removed: map[string]bool{}, out: make(chan struct{}),
 		changed: make(chan struct{}),
 	}
@@ -177,7 +187,7 @@ func (p *peers) beat(ends bool) {
 	p.seq++
 	b.Seq, b.Applied = p.seq, maps.Clone(p.applied)
 	b.Epoch, b.Epochs = p.n.epochs.get()
-	p.sent[p.seq] = time.Now()
+	p.sent[p.seq] = p.n.now()
 	delete(p.sent, p.seq-16*beatsPerLease)
 	for _, h := range p.heard {
 		if p.behind(h.beat) {
@@ -234,8 +244,8 @@ func (p *peers) hear(b beat) {
 		h.end(errRestarted)
 	}
 	h.beat, h.at, h.alive = b, now, !b.Ends
-	if sent, ok := p.sent[b.Acks[p.n.boot]]; ok && sent.After(h.acked) {
-		if p.acknowledged(now) < p.majority() {
+	if sent, ok := p.sent[b.Acks[p.n.boot]]; ok && sent.mono.After(h.acked.mono) {
+		if p.acknowledged(p.n.now()) < p.majority() {
 			p.lapses++
 		}
 		h.acked = sent
@@ -540,17 +550,17 @@ func (n *Node) Fresh() error {
 	if p.outCause != nil {
 		return p.outCause
 	}
-	if by := p.acknowledged(time.Now()); by < p.majority() {
+	if by := p.acknowledged(n.now()); by < p.majority() {
 		return fmt.Errorf("%d of %d nodes: %w", by, len(p.members), ErrStale)
 	}
 	return nil
 }
 
 // acknowledged returns how many members have heard this node within the lease, itself included. p.mu must be held.
-func (p *peers) acknowledged(now time.Time) int {
+func (p *peers) acknowledged(now moment) int {
 	by := 1
 	for id := range p.members {
-		if h := p.heard[id]; h != nil && now.Sub(h.acked) < p.lease {
+		if h := p.heard[id]; h != nil && h.acked.within(now, p.lease) {
 			by++
 		}
 	}

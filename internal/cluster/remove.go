@@ -23,6 +23,9 @@ var ErrRemoved = errors.New("this node was removed from its cluster: run gatehou
 // removeTopic is the topic of the request to remove a member, by its id, which any node answers.
 const removeTopic = "remove"
 
+// membersFence is the record of the fence of removals among the members.
+const membersFence = "fence"
+
 // evictTime is how long the engine may take to remove a peer: longer than the election of a leader.
 const evictTime = 30 * time.Second
 
@@ -57,6 +60,10 @@ func (n *Node) removeMember(ctx context.Context, id string) error {
 		return err
 	}
 	defer lease.Release(context.WithoutCancel(ctx))
+	fence, err := n.members.Fence(ctx, membersFence, lease)
+	if err != nil {
+		return err
+	}
 	r, err := n.members.Get(ctx, id)
 	if errors.Is(err, ErrNotFound) {
 		return fmt.Errorf("node %s is no member; gatehouse cluster status lists them", id)
@@ -78,7 +85,7 @@ func (n *Node) removeMember(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := n.members.Update(ctx, id, raw, r.Revision); err != nil {
+		if err := fence.Put(ctx, id, raw); err != nil {
 			return err
 		}
 		n.log.Warn("a node was removed from the cluster", "node", id, "host", member.Host)

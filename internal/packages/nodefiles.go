@@ -30,6 +30,7 @@ import (
 //	<id>/listing         what its server offers
 //	<id>/lock/<program>  the lock files of npm or uv by which every node installs the same
 //	<id>/kept            the package was removed, and its data stay
+//	<id>/fence           the newest holder of the lease of the package, see fenced
 
 // cutShared splits a key of the bucket.
 func cutShared(key string) (id, what, program string) {
@@ -41,23 +42,20 @@ func cutShared(key string) (id, what, program string) {
 // shareTime bounds a change of what nodes have in common: longer than the election of a leader.
 const shareTime = 20 * time.Second
 
-// shareFile gives the other nodes a part of a package.
-func (h *Manager) shareFile(ctx context.Context, key string, v any) error {
+// encodeShared encodes a part of a package for the other nodes.
+func encodeShared(v any) ([]byte, error) {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	if err := errors.Join(json.NewEncoder(z).Encode(v), z.Close()); err != nil {
-		return err
+		return nil, err
 	}
 	if b.Len() > cluster.MaxMessage {
-		return fmt.Errorf("it has %d bytes compressed; at most %d in a cluster", b.Len(), cluster.MaxMessage)
+		return nil, fmt.Errorf("it has %d bytes compressed; at most %d in a cluster", b.Len(), cluster.MaxMessage)
 	}
-	ctx, cancel := context.WithTimeout(ctx, shareTime)
-	defer cancel()
-	_, err := h.opts.Cluster.Shared.Put(ctx, key, b.Bytes())
-	return err
+	return b.Bytes(), nil
 }
 
-// openShared decodes what shareFile has encoded.
+// openShared decodes what encodeShared has encoded.
 func openShared(raw []byte, v any) error {
 	z, err := gzip.NewReader(bytes.NewReader(raw))
 	if err != nil {
@@ -73,7 +71,13 @@ func (p *managedPackage) shareListing(l listing) {
 		return
 	}
 	h.goWork(func(ctx context.Context) {
-		if err := h.shareFile(ctx, p.id+"/listing", l); err != nil && ctx.Err() == nil {
+		raw, err := encodeShared(l)
+		if err == nil {
+			ctx, cancel := context.WithTimeout(ctx, shareTime)
+			defer cancel()
+			_, err = h.opts.Cluster.Shared.Put(ctx, p.id+"/listing", raw)
+		}
+		if err != nil && ctx.Err() == nil {
 			h.log.Warn("other nodes do not hear what a package offers", "package", p.id, "err", err)
 		}
 	})
@@ -138,9 +142,18 @@ func (p *managedPackage) shareLock(ctx context.Context, r *Record) error {
 	if h.opts.Cluster == nil || r.Source.Kind != NPM && r.Source.Kind != PyPI {
 		return nil
 	}
+	fence, err := h.fenceOf(p.id)
+	if err != nil {
+		return err
+	}
 	l, _, err := h.lockOne(r)
 	if err == nil {
-		err = h.shareFile(ctx, p.id+"/lock/"+programTop(r.Program), pins.Locked{NPMLock: l.NPMLock, PyPILock: l.PyPILock})
+		var raw []byte
+		if raw, err = encodeShared(pins.Locked{NPMLock: l.NPMLock, PyPILock: l.PyPILock}); err == nil {
+			ctx, cancel := context.WithTimeout(ctx, shareTime)
+			defer cancel()
+			err = fence.Put(ctx, p.id+"/lock/"+programTop(r.Program), raw)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("give the other nodes the lock file of package %s: %w", p.id, err)
@@ -154,7 +167,7 @@ func (p *managedPackage) shareLock(ctx context.Context, r *Record) error {
 	all, err := h.opts.Cluster.Shared.List(ctx)
 	for _, one := range all {
 		if id, what, program := cutShared(one.Key); id == p.id && what == "lock" && !slices.Contains(kept, program) {
-			err = errors.Join(err, h.opts.Cluster.Shared.Purge(ctx, one.Key, one.Revision))
+			err = errors.Join(err, fence.Purge(ctx, one.Key))
 		}
 	}
 	return err

@@ -29,7 +29,7 @@ import (
 // Cluster is what a manager needs of the cluster of its host.
 type Cluster struct {
 	*cluster.Node
-	Shared *cluster.Bucket // what nodes need of a package besides its record; see shareFile
+	Shared *cluster.Bucket // what nodes need of a package besides its record; see encodeShared
 	Places *cluster.Bucket // on which nodes packages run; see place
 	Logins *cluster.Bucket // that were begun and are not finished; see shareLogin
 	// Seal encrypts what another node opens until it expires, for the same purpose and binding.
@@ -131,13 +131,30 @@ func (h *Manager) lockPackage(id string) (release func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("package %s: %w", id, err)
 	}
+	fence, err := c.Shared.Fence(ctx, id+"/fence", l)
+	if err != nil {
+		l.Release(context.WithoutCancel(ctx))
+		return nil, fmt.Errorf("package %s: %w", id, err)
+	}
+	h.fences.Store(id, fence)
 	return func() {
+		h.fences.CompareAndDelete(id, fence)
 		ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
 		defer cancel()
 		if err := l.Release(ctx); err != nil {
 			h.log.Debug("the lease of a package ends by itself", "package", id, "err", err)
 		}
 	}, nil
+}
+
+// fenceOf returns the fence of a package that this node changes: what it writes for the other nodes is refused once
+// another node has begun to change the package, because the lease of this one ended while it was paused.
+func (h *Manager) fenceOf(id string) (*cluster.Fence, error) {
+	fence, ok := h.fences.Load(id)
+	if !ok {
+		return nil, fmt.Errorf("package %s: this node does not have its lease", id)
+	}
+	return fence.(*cluster.Fence), nil
 }
 
 // claimOnNodes makes this node the only one that changes a package which it has claimed, and the package what it is on
@@ -445,18 +462,23 @@ func (h *Manager) forgetShared(id string, keep bool) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
 	defer cancel()
-	b := h.opts.Cluster.Shared
+	fence, err := h.fenceOf(id)
+	if err != nil {
+		return err
+	}
 	var errs []error
 	if keep {
-		_, err := b.Put(ctx, id+"/kept", []byte("yes"))
-		errs = append(errs, err)
+		errs = append(errs, fence.Put(ctx, id+"/kept", []byte("yes")))
 	}
-	all, err := b.List(ctx)
+	all, err := h.opts.Cluster.Shared.List(ctx)
 	errs = append(errs, err)
 	for _, r := range all {
-		if of, what, _ := cutShared(r.Key); of == id && (what != "kept" || !keep) {
-			errs = append(errs, b.Purge(ctx, r.Key, r.Revision))
+		if of, what, _ := cutShared(r.Key); of == id && what != "fence" && (what != "kept" || !keep) {
+			errs = append(errs, fence.Purge(ctx, r.Key))
 		}
+	}
+	if err := errors.Join(errs...); errors.Is(err, cluster.ErrFenced) {
+		return err // the place is that of the package which another node has installed
 	}
 	if at, err := h.opts.Cluster.Places.Get(ctx, id); err == nil {
 		errs = append(errs, h.opts.Cluster.Places.Purge(ctx, id, at.Revision))

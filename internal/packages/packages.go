@@ -168,7 +168,8 @@ type Manager struct {
 
 	following sync.Mutex // held while changes of other nodes are applied; before mu
 
-	places places // in a cluster
+	places places   // in a cluster
+	fences sync.Map // by id: the *cluster.Fence of each package whose lease this node has
 
 	restoring    sync.Mutex // held while packages are brought back; before mu
 	restoreError string     // the last logged reason why a restore failed; guarded by restoring

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"gatehouse/internal/files/atomicfile"
@@ -105,6 +106,38 @@ func turn(keys []Key) []Key {
 	return append([]Key{fresh}, keys[:min(len(keys), keepKeys-1)]...)
 }
 
+// Stage returns the content of a key file with a new key that opens and does not seal yet, and its id. Programs on several
+// machines can thus all have a key before one of them seals with it; see Promote.
+func Stage(content []byte) (next []byte, id uint32, err error) {
+	keys, err := parseKeys(content)
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(keys) == 0 {
+		return nil, 0, errors.New("it has no keys")
+	}
+	all := turn(keys)
+	all[0], all[1] = all[1], all[0]
+	next, err = encodeKeys(all)
+	return next, all[1].ID, err
+}
+
+// Promote returns the content of a key file in which a staged key seals. ok is false if the file does not have the key, or
+// it seals already.
+func Promote(content []byte, id uint32) (next []byte, ok bool, err error) {
+	keys, err := parseKeys(content)
+	if err != nil {
+		return nil, false, err
+	}
+	at := slices.IndexFunc(keys, func(k Key) bool { return k.ID == id })
+	if at <= 0 {
+		return nil, false, nil
+	}
+	staged := keys[at]
+	next, err = encodeKeys(append([]Key{staged}, slices.Delete(keys, at, at+1)...))
+	return next, true, err
+}
+
 func (r *Ring) stale() bool {
 	info, err := os.Stat(r.path)
 	if err != nil {
@@ -113,6 +146,14 @@ func (r *Ring) stale() bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return !info.ModTime().Equal(r.seen.at) || info.Size() != r.seen.size || !os.SameFile(info, r.seen.info)
+}
+
+// Reload reads the file of the keys if it has changed. An ephemeral ring has none.
+func (r *Ring) Reload() error {
+	if r.path == "" || !r.stale() {
+		return nil
+	}
+	return r.reload()
 }
 
 func (r *Ring) reload() error {

@@ -202,10 +202,7 @@ func (r *Ring) findKey(id uint32) (opener, bool) {
 	if k, ok := r.known(id); ok {
 		return k, true
 	}
-	if r.path == "" || !r.stale() {
-		return opener{}, false
-	}
-	if err := r.reload(); err != nil {
+	if err := r.Reload(); err != nil {
 		return opener{}, false
 	}
 	return r.known(id)

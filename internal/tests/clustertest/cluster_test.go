@@ -407,10 +407,61 @@ func TestWithoutACluster(t *testing.T) {
 			t.Errorf("it has started an engine: %s", name)
 		}
 	}
+	for _, address := range socketsOf(t, n.cmd.Process.Pid) {
+		if !strings.HasSuffix(address, ":"+port) {
+			t.Errorf("it has a TCP socket at %s beside that of its clients, at port %s", address, port)
+		}
+	}
 	var status map[string]any
 	if out, err := n.run(t, "cluster", "status").CombinedOutput(); err == nil || json.Unmarshal(out, &status) == nil {
 		t.Errorf("cluster status: %s, %v", out, err)
 	}
+	n.cmd.Process.Signal(syscall.SIGQUIT) // it prints what its goroutines do, and ends
+	n.cmd.Wait()
+	running := n.output.String()
+	if !strings.Contains(running, "gatehouse/internal/app.") {
+		t.Errorf("its goroutines are not seen: %s", running)
+	}
+	for _, name := range []string{"nats-io/", "gatehouse/internal/cluster"} {
+		if strings.Contains(running, name) {
+			t.Errorf("a goroutine runs code of %s:\n%s", name, running)
+		}
+	}
+}
+
+// socketsOf returns the local addresses of the TCP sockets of a process.
+func socketsOf(t *testing.T, pid int) (addresses []string) {
+	t.Helper()
+	own := map[string]bool{}
+	links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil || len(links) == 0 {
+		t.Fatalf("the files of process %d: %d, %v", pid, len(links), err)
+	}
+	for _, link := range links {
+		name, _ := os.Readlink(link) // empty if it was closed meanwhile
+		if inode, ok := strings.CutPrefix(name, "socket:["); ok {
+			own[strings.TrimSuffix(inode, "]")] = true
+		}
+	}
+	for _, table := range []string{"tcp", "tcp6"} {
+		raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table)) // none without IPv6
+		for line := range strings.Lines(string(raw)) {
+			f := strings.Fields(line)
+			if len(f) < 10 || !own[f[9]] {
+				continue
+			}
+			var port int
+			at := strings.LastIndex(f[1], ":")
+			if _, err := fmt.Sscanf(f[1][at+1:], "%X", &port); err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+			addresses = append(addresses, fmt.Sprintf("%s:%d", f[1][:at], port))
+		}
+	}
+	if len(addresses) == 0 {
+		t.Error("the socket of its clients is not seen")
+	}
+	return addresses
 }
 
 // command runs a command on the machine of a node and returns what it prints.

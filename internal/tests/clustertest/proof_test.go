@@ -153,7 +153,9 @@ func (c *clients) finish(t *testing.T) {
 	must := func(m *machine, op operation) outcome {
 		op.Until = 15 * time.Second
 		var out outcome
-		for range 20 { // what was refused because it is not fresh, or has no leader yet, is asked again
+		// What was refused because it is not fresh, or has no leader yet, is asked again: connections that were cut may be
+		// given up only now, and made anew.
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 			if out = c.h.record(c.f, 9, m, op); out.Error == "" || out.Error == "none" {
 				return out
 			}

@@ -1,0 +1,122 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"gatehouse/internal/cluster"
+	"gatehouse/internal/cluster/nodetest"
+	"gatehouse/internal/mcp/seal"
+)
+
+// TestSealedStateOfAllNodes seals on each of three nodes before, while and after a key is replaced; every other node opens
+// it at once.
+func TestSealedStateOfAllNodes(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	var nodes []*clusterNodes
+	var rings []*seal.Ring
+	var paths []string
+	for i, n := range nodetest.Start(t) {
+		c := &clusterNodes{Node: n, log: slog.New(slog.DiscardHandler)}
+		var err error
+		if c.shared, err = n.Bucket(ctx, "keys", cluster.BucketOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), fmt.Sprint(i, ".json"))
+		paths = append(paths, path)
+		if err := c.shareKeys(ctx, path); err != nil {
+			t.Fatal(err)
+		}
+		ring, err := seal.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() { c.followKeys(ctx, path, ring) })
+		nodes, rings = append(nodes, c), append(rings, ring)
+	}
+	later := time.Now().Add(time.Hour)
+	sealed := map[string]string{}
+	sealAll := func(when string) {
+		for i, r := range rings {
+			text := fmt.Sprint(when, " on node ", i)
+			sealed[text] = r.Seal("test", nil, []byte(text), later)
+		}
+	}
+	openAll := func(when string) {
+		t.Helper()
+		for text, token := range sealed {
+			for i, r := range rings {
+				if got, err := r.Open("test", nil, token, time.Now()); err != nil || string(got) != text {
+					t.Errorf("%s, node %d does not open what was sealed %s: %q, %v", when, i, text, got, err)
+				}
+			}
+		}
+	}
+	content := func() string {
+		r, err := nodes[0].shared.Confirmed(ctx, sealKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(r.Value)
+	}
+	rotate := func(life, staged time.Duration) {
+		t.Helper()
+		var all sync.WaitGroup
+		for _, c := range nodes { // at once: one of them does it
+			all.Go(func() { c.rotateKeys(ctx, life, staged) })
+		}
+		all.Wait()
+	}
+	sealAll("at first")
+	openAll("at first")
+	first := content()
+	rotate(time.Hour, time.Hour)
+	if content() != first {
+		t.Error("a key that is not old was replaced")
+	}
+	for round := range 2 {
+		before := content()
+		if err := nodes[round].rotateKeys(ctx, 0, time.Hour); err != nil { // the new key is staged
+			t.Fatal(err)
+		}
+		staged := content()
+		if staged == before {
+			t.Fatal("no key was staged")
+		}
+		rotate(0, time.Hour)
+		if content() != staged {
+			t.Error("a staged key seals, or another one was staged, before all nodes have it")
+		}
+		sealAll(fmt.Sprint("while a key is staged, round ", round))
+		openAll("while a key is staged")
+		for _, path := range paths { // a host has an hour for it
+			eventually(t, "every node has the staged key", func() bool {
+				raw, err := os.ReadFile(path)
+				return err == nil && string(raw) == staged
+			})
+		}
+		old := rings[0].Seal("test", nil, nil, later)[:6]                    // of the key
+		if err := nodes[2-round].rotateKeys(ctx, time.Hour, 0); err != nil { // it seals
+			t.Fatal(err)
+		}
+		if content() == staged {
+			t.Fatal("the staged key does not seal")
+		}
+		sealAll(fmt.Sprint("just after the change, round ", round))
+		openAll("after the change")
+		for i, r := range rings {
+			eventually(t, fmt.Sprint("node ", i, " seals with the new key"), func() bool {
+				return r.Seal("test", nil, nil, later)[:6] != old
+			})
+		}
+	}
+}
