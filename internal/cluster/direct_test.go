@@ -3,7 +3,9 @@ package cluster
 import (
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -108,5 +110,52 @@ func testLinks(t *testing.T, a, b *Node) {
 		if !errors.Is(c.err, want) {
 			t.Errorf("a request at byte %d of a link of which 100 were sent: %v", at, c.err)
 		}
+	}
+}
+
+// testUnreadStream fills the window of a stream that is not read, beside which another one is used.
+func testUnreadStream(t *testing.T, a, b *Node) {
+	l, err := b.Listen("unread")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	open := func() (near, far net.Conn) {
+		t.Helper()
+		if near, err = a.Dial(t.Context(), b.ID(), "unread"); err == nil {
+			far, err = l.Accept()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { near.Close(); far.Close() })
+		return near, far
+	}
+	full, unread := open()
+	full.SetWriteDeadline(time.Now().Add(time.Minute))
+	chunk := make([]byte, pipeWindow)
+	if n, err := full.Write(chunk); n != pipeWindow || err != nil {
+		t.Fatalf("%d bytes of the window were written, %v", n, err)
+	}
+	full.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+	if n, err := full.Write(chunk); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d bytes more than the window were written, %v", n, err)
+	}
+	near, far := open()
+	near.SetDeadline(time.Now().Add(time.Minute))
+	far.SetDeadline(time.Now().Add(time.Minute))
+	for range 3 {
+		go near.Write(chunk)
+		if _, err := io.ReadFull(far, make([]byte, len(chunk))); err != nil {
+			t.Fatalf("beside a stream that is not read: %v", err)
+		}
+	}
+	unread.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := io.ReadFull(unread, make([]byte, len(chunk))); err != nil {
+		t.Error(err)
+	}
+	full.SetWriteDeadline(time.Now().Add(time.Minute))
+	if n, err := full.Write([]byte("more")); n != 4 || err != nil {
+		t.Errorf("after the window was read %d bytes were written, %v", n, err)
 	}
 }
