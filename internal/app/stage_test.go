@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"gatehouse/internal/access/audit"
 	"gatehouse/internal/config"
 	"gatehouse/internal/exec/overlay"
 	"gatehouse/internal/files/stage"
@@ -327,5 +328,41 @@ func TestLinesThatCannotBeStaged(t *testing.T) {
 	ann.told("shell_run", `{"command":"git init -q . && git -c user.name=push status --short; git log push; :"}`, "staged in task")
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
 		t.Errorf("the folder has %v, %v", names, err)
+	}
+}
+
+// A process of a task changes its view alone, the listing says which calls are staged, and each line of the ledger names the
+// task.
+func TestProcessesListingsAndLinesOfATask(t *testing.T) {
+	a, ann, dir := stagingHost(t, "file", "process")
+	if list := ann.say("agent", "tools/list", ""); strings.Count(list, "Its calls are staged") < 2 {
+		t.Errorf("the listing does not say what is staged: %.2000s", list)
+	}
+	ann.told("file_write", `{"path":"a.txt","content":"by a tool"}`, "staged in task")
+	ann.told("process_start", `{"command":"sh","args":["-c","cat a.txt >b.txt; mkfifo pipe; ln -s a.txt link"]}`, "staged in task")
+	eventually(t, "the process is done", func() bool {
+		return strings.Contains(ann.told("file_read", `{"path":"b.txt"}`)+ann.told("file_exists", `{"path":"link"}`), "by a tool")
+	})
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
+		t.Errorf("the folder has %v, %v", names, err)
+	}
+	list, err := a.stage.List(false)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("tasks: %v, %v", list, err)
+	}
+	if err := a.ledger.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lines := 0
+	for line, err := range a.ledger.Query(t.Context(), audit.Filter{Kind: "call"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lines++; line.Task != list[0].ID {
+			t.Errorf("the line of %s names the task %q", line.Tool, line.Task)
+		}
+	}
+	if lines < 3 {
+		t.Errorf("the ledger has %d lines", lines)
 	}
 }
