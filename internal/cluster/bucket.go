@@ -252,6 +252,19 @@ func (b *Bucket) Unchanged(ctx context.Context, last uint64) error {
 	return b.writeError("*", err)
 }
 
+// Settled returns nil once most nodes have agreed to what the leader says of the bucket: a Get that follows is not older than
+// this call. ErrConflict means that a record was being written.
+func (b *Bucket) Settled(ctx context.Context) error {
+	var newest uint64
+	m, err := b.stream.GetLastMsgForSubject(ctx, "$KV."+b.n.stream(b.name)+".*")
+	if err == nil {
+		newest = m.Sequence
+	} else if !errors.Is(err, jetstream.ErrMsgNotFound) {
+		return b.readError("*", err)
+	}
+	return b.Unchanged(ctx, newest)
+}
+
 // unchangedSubject is the subject of the message that Unchanged writes. It has two parts, so that the subject of no
 // record is like it.
 const unchangedSubject = "un.changed"

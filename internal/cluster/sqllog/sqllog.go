@@ -122,7 +122,10 @@ func (l *Log) begin(ctx context.Context, db *sql.DB) error {
 			}
 			continue
 		}
-		if err != nil || origin == log {
+		if err == nil && origin == log {
+			return l.checkWhole(ctx, at)
+		}
+		if err != nil {
 			return err
 		}
 		all, err := l.dump(ctx, db)
@@ -134,6 +137,38 @@ func (l *Log) begin(ctx context.Context, db *sql.DB) error {
 		}
 		return nil // it is filled from the log
 	}
+}
+
+// ErrLost means that the log of the cluster lacks changes that it has confirmed, and that a file has.
+var ErrLost = errors.New("the cluster has lost changes that it had confirmed and this node has, as after the loss of most " +
+	"disks: gatehouse cluster leave --alone makes this machine a host with all of them, from which a new cluster can begin")
+
+// checkWhole returns an error that wraps ErrLost if the log does not reach the position of the file, by the word of most
+// nodes. l.mu must be held.
+func (l *Log) checkWhole(ctx context.Context, at uint64) error {
+	for sure := false; at > 0; {
+		_, err := l.bucket.Get(ctx, entryKey(at))
+		if err == nil || !errors.Is(err, cluster.ErrNotFound) {
+			return err
+		}
+		c, err := l.readCopy(ctx)
+		if err == nil && c.Position >= at { // it was shortened
+			return nil
+		}
+		if err != nil && !errors.Is(err, cluster.ErrNotFound) {
+			return err
+		}
+		if sure {
+			return fmt.Errorf("%w; of %s it has %d, and the log is shorter", ErrLost, l.name, at)
+		}
+		switch err := l.bucket.Settled(ctx); { // the leader that has answered may be a deposed one
+		case err == nil:
+			sure = true
+		case !errors.Is(err, cluster.ErrConflict):
+			return err
+		}
+	}
+	return nil
 }
 
 // seed gives the rows of this node to an empty log. The entry has no ID if there are none.

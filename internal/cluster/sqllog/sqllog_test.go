@@ -171,6 +171,8 @@ func TestAFileOnThreeNodes(t *testing.T) {
 		t.Errorf("a new file has %q, expected %q", got, want)
 	}
 
+	testLost(t, nodes[2])
+
 	// Without most of the nodes nothing changes.
 	nodes[1].Close()
 	nodes[2].Close()
@@ -183,6 +185,31 @@ func TestAFileOnThreeNodes(t *testing.T) {
 	}
 	if got := all[0].rows(t); !slices.Equal(got, before) {
 		t.Errorf("a change of a node that is alone made %q of %q", got, before)
+	}
+}
+
+// testLost starts a node with a file of which the cluster has lost the newest change.
+func testLost(t *testing.T, n *cluster.Node) {
+	discard := slog.New(slog.DiscardHandler)
+	f := newFile(t)
+	l, err := Open(t.Context(), n, "lost", f, discard, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := replica{f, l}
+	for _, key := range []string{"a", "b"} {
+		if err := r.exec(t.Context(), "INSERT INTO once VALUES ('"+key+"', 'me')"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Open(t.Context(), n, "lost", f, discard, nil); err != nil {
+		t.Errorf("a file that the log reaches: %v", err)
+	}
+	if err := l.bucket.Remove(t.Context(), entryKey(2)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), n, "lost", f, discard, nil); !errors.Is(err, ErrLost) {
+		t.Errorf("a file with a change that the cluster has lost: %v", err)
 	}
 }
 
