@@ -1,6 +1,8 @@
 package clustertest
 
 import (
+	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -96,4 +98,64 @@ func ends(t *testing.T, cmd *exec.Cmd) string {
 		t.Error("it has ended without an error")
 	}
 	return out.String()
+}
+
+// TestANodeInstallsByTheSameLock installs a package of npm on one node, which runs on each: the others install it by the
+// lock file that npm has written there.
+func TestANodeInstallsByTheSameLock(t *testing.T) {
+	if !long() {
+		t.Skip("set GATEHOUSE_TEST_ALL to install a package of npm's registry")
+	}
+	t.Parallel()
+	nodes := startNodes(t, "package")
+	token := administrator(t, nodes[0])
+	begun := nodes[0].callAs(t, token, "package_install", map[string]any{
+		"id": "mem", "source": "npm:@modelcontextprotocol/server-memory", "trust": true, "confirm": "mem", "nodes": "each",
+	})
+	job := find(t, `"job":"([a-z2-7]+_[a-z2-7]{10})"`, begun)
+	eventually(t, "it is installed", func() bool {
+		got := nodes[0].callAs(t, token, "job_wait", map[string]any{"id": job})
+		if strings.Contains(got, `"isError":true`) || strings.Contains(got, `"error"`) {
+			t.Fatalf("the installation: %.2000s", got)
+		}
+		return strings.Contains(got, `"tools":[`)
+	})
+	var first map[string]string
+	for i, n := range nodes {
+		eventually(t, "each node runs it", func() bool {
+			return strings.Contains(n.callAs(t, token, "mem_read_graph", map[string]any{}), "entities")
+		})
+		pattern := filepath.Join(n.dir, "data", "gatehouse", "packages", "mem", "program-*", "package-lock.json")
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) != 1 {
+			t.Fatalf("the lock files of node %d: %v, %v", i, found, err)
+		}
+		if lock := locked(t, found[0]); i == 0 {
+			first = lock
+		} else if len(lock) == 0 || !maps.Equal(lock, first) {
+			t.Errorf("node %d has installed by another lock file: %v; want %v", i, lock, first)
+		}
+	}
+}
+
+// locked returns the versions and digests of a lock file, by package.
+func locked(t *testing.T, path string) map[string]string {
+	t.Helper()
+	var lock struct {
+		Packages map[string]struct{ Version, Integrity string } `json:"packages"`
+	}
+	raw, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(raw, &lock)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for name, p := range lock.Packages {
+		if name != "" { // the folder itself
+			all[name] = p.Version + " " + p.Integrity
+		}
+	}
+	return all
 }
