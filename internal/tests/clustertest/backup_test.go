@@ -49,7 +49,16 @@ func accepts(t *testing.T, n *node, token string) bool {
 // users, tokens and secrets of the cluster into a fresh one.
 func TestBackupOfACluster(t *testing.T) {
 	t.Parallel()
-	nodes := startNodes(t)
+	nodes := startNodes(t, "package")
+	root := administrator(t, nodes[0])
+	args, open, _ := slowPackage(t, "up")
+	if err := os.WriteFile(open, nil, 0o600); err != nil { // so that its server starts at once
+		t.Fatal(err)
+	}
+	job := find(t, `"job":"([a-z2-7]+_[a-z2-7]{10})"`, nodes[0].callAs(t, root, "package_install", args))
+	if got := nodes[0].callAs(t, root, "job_wait", map[string]any{"id": job}); !strings.Contains(got, `"tools":[`) {
+		t.Fatalf("the installation: %.1000s", got)
+	}
 	nodes[0].command(t, "user", "add", "ada", "--no-password")
 	kept := strings.TrimSpace(nodes[0].command(t, "token", "create", "--user", "ada", "--name", "kept"))
 	revoked := strings.TrimSpace(nodes[0].command(t, "token", "create", "--user", "ada", "--name", "revoked"))
@@ -101,7 +110,7 @@ func TestBackupOfACluster(t *testing.T) {
 		n.stop()
 	}
 
-	fresh := startNodes(t)
+	fresh := startNodes(t, "package")
 	if out, ok := fresh[1].ask(t, "another password", "cluster", "restore", file, "--ask"); ok ||
 		!strings.Contains(out, "password is wrong") {
 		t.Errorf("with a wrong password: %s", out)
@@ -114,6 +123,11 @@ func TestBackupOfACluster(t *testing.T) {
 		if accepts(t, n, revoked) {
 			t.Errorf("node %d accepts a token that was revoked before the backup", i)
 		}
+	}
+	for _, n := range fresh {
+		eventually(t, "the records of packages are restored", func() bool {
+			return strings.Contains(n.callAs(t, root, "up_where", map[string]any{}), "home=")
+		})
 	}
 	eventually(t, "the secrets are restored", func() bool {
 		got, err := secret.In(filepath.Join(fresh[2].dir, "config", "gatehouse"), "").Get("THING")
