@@ -52,9 +52,10 @@ package with labels runs on a node that has them all.`,
 			}
 			raw, err := cluster.Visit(c.Context(), app.ClusterFolder(l.Folders.Data), app.StatusTopic, nil)
 			if errors.Is(err, cluster.ErrNotRun) {
+				fmt.Fprintln(w.Err, "[gatehouse] Start the others with gatehouse serve --cluster NAME --join HOST:PORT; the log of "+
+					"each says what it waits for")
 				return errors.New(
-					"no node serves yet: a cluster waits until three nodes are there, and later until most of its nodes are\n" +
-						"Start the others with gatehouse serve --cluster NAME --join HOST:PORT; the log of each says what it waits for.")
+					"no node serves yet: a cluster waits until three nodes are there, and later until most of its nodes are")
 			}
 			if err != nil {
 				return err
