@@ -303,12 +303,12 @@ func (c *pipe) receive(kind byte, number uint64, payload []byte) {
 			c.credit += int(binary.BigEndian.Uint32(payload))
 		}
 	case pipeEnd:
-		c.ended = true
 		if err := c.unanswered(payload); c.request > 0 && err == ErrNotRun {
-			c.mu.Unlock()
+			c.mu.Unlock() // before it has ended, or a reader would be told io.EOF in between
 			c.reset(fmt.Errorf("node %s: the other end was closed: %w", c.node, err), false)
 			return
 		}
+		c.ended = true
 	case pipeReset:
 		err := c.unanswered(payload)
 		c.mu.Unlock()
