@@ -125,11 +125,13 @@ func (m *Manager) Close(context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Refresh applies what other processes have changed in the store.
+// Refresh applies what other processes have changed in the store. Also what another goroutine has just read is applied
+// when it returns. It must not be called before Start.
 func (m *Manager) Refresh() {
 	if err := m.opts.Store.Refresh(); err != nil {
 		m.opts.Log.Warn("contexts of another process cannot be read at the moment", "err", err)
 	}
+	m.applyContexts(false)
 }
 
 // SetFixed replaces the contexts of the configuration. After an error, which is one of fixed, nothing has changed.
