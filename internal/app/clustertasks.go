@@ -143,8 +143,13 @@ func (t *clusterTasks) withVerdict(r jobs.Record) jobs.Record {
 	return r
 }
 
-// ask sends a question to a node.
+// ask sends a question to a node, which has taskTime to answer it, except if it waits for a change.
 func (t *clusterTasks) ask(ctx context.Context, node string, q *taskQuestion) (a taskAnswer, err error) {
+	if q.Op != "wait" {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, taskTime)
+		defer cancel()
+	}
 	raw, err := json.Marshal(q)
 	if err == nil {
 		raw, err = t.nodes.Request(ctx, node, taskTopic, raw)
@@ -188,13 +193,18 @@ func (t *clusterTasks) anywhere(
 	if !cluster.ValidID(node) || !known && !t.nodes.Removed(node) {
 		return rec, err
 	}
+	silent := !alive
 	if alive && node != t.nodes.ID() {
 		a, err := t.ask(ctx, node, q)
-		if _, silent := errors.AsType[notHeardError](err); !silent && !errors.Is(err, jobs.ErrNotFound) {
+		if _, silent = errors.AsType[notHeardError](err); !silent && !errors.Is(err, jobs.ErrNotFound) {
 			return a.Record, err
 		}
 	}
-	return t.byRecord(ctx, q, node, here)
+	rec, err = t.byRecord(ctx, q, node, here)
+	if silent && errors.Is(err, jobs.ErrNotFound) { // its record may not have been written
+		err = notHeardError{node}
+	}
+	return rec, err
 }
 
 // byRecord runs an operation where the record of a job says that it is; node is the one that has made it.
@@ -210,6 +220,8 @@ func (t *clusterTasks) byRecord(
 		return jobs.Record{}, notHeardError{node}
 	case errors.Is(err, cluster.ErrNotFound), err == nil && at.Owner != q.Owner:
 		return jobs.Record{}, jobs.ErrNotFound
+	case err != nil && !t.nodes.Alive(node):
+		return jobs.Record{}, fmt.Errorf("the task is on node %s, which is not heard: %w", node, err)
 	case err != nil:
 		return jobs.Record{}, err
 	case at.Node == t.nodes.ID():
@@ -244,9 +256,10 @@ func (e notHeardError) Error() string {
 	return "the task is on node " + e.node + ", which is not heard; if the node has died, the task is lost"
 }
 
-// briefly is the time of a request about a task.
+// briefly is the time of a request about a task: another node may have to answer, and then the record of the task to be
+// read while a leader is elected.
 func (t *clusterTasks) briefly() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(t.life, taskTime)
+	return context.WithTimeout(t.life, taskTime+nameTime)
 }
 
 // Get implements protocol.Tasks.
