@@ -13,7 +13,6 @@ import (
 const (
 	hostSlice    = 200_000
 	packageSlice = 100_000
-	busySlice    = 3_000_000
 )
 
 // ShortenSlices has this process run for .2 ms at a time where others want the same processor. It changes how soon a
@@ -53,20 +52,6 @@ func StartApart(start func() error) error {
 		return start()
 	}
 	return errors.Join(start(), unix.SchedSetAttr(0, a, 0))
-}
-
-// SetBusy gives a thread of a program that StartApart started a slice that is longer than that of all others, because it
-// calculates: then one that gets a message interrupts it at once, and need not wait for its slice to end. Without busy the
-// thread gets its short slice back. Other threads, and those that this user may not change, are left as they are.
-func SetBusy(thread int, busy bool) {
-	from, to := uint64(packageSlice), uint64(busySlice)
-	if !busy {
-		from, to = to, from
-	}
-	if a, err := unix.SchedGetAttr(thread, 0); err == nil && a.Policy == unix.SCHED_NORMAL && a.Runtime == from {
-		a.Runtime = to
-		_ = unix.SchedSetAttr(thread, a, 0)
-	}
 }
 
 func setSlice(thread int, slice uint64) error {

@@ -16,10 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/exec/cpushare"
 	"gatehouse/internal/sandbox"
-
-	"golang.org/x/sys/unix"
 )
 
 // versions are this machine's groups, and what there would be of them with
@@ -49,13 +46,7 @@ func firstOnly(t *testing.T) *Hierarchy {
 // running is a group with a program in it that counts as it runs.
 func running(t *testing.T, p *Hierarchy) (*Group, *exec.Cmd) {
 	t.Helper()
-	return runningIn(t, p.New)
-}
-
-// runningIn is running in a group of New or NewApart.
-func runningIn(t *testing.T, newGroup func(sandbox.Limits) (*Group, error)) (*Group, *exec.Cmd) {
-	t.Helper()
-	g, err := newGroup(sandbox.Defaults())
+	g, err := p.New(sandbox.Defaults())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +60,7 @@ func runningIn(t *testing.T, newGroup func(sandbox.Limits) (*Group, error)) (*Gr
 		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(born.Fd())}
 	}
 	runtime.LockOSThread()
-	err = errors.Join(g.Enter(), cpushare.StartApart(cmd.Start), g.Leave())
+	err = errors.Join(g.Enter(), cmd.Start(), g.Leave())
 	runtime.UnlockOSThread()
 	if err != nil {
 		t.Fatal(errors.Join(err, g.Remove()))
@@ -220,35 +211,4 @@ func write(t *testing.T, file, says string) {
 	if err := os.WriteFile(file, []byte(says), 0o644); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// What calculates in a group that is apart gets a longer slice than others, so that they interrupt it, and a short one
-// again when it waits.
-func TestWhatCalculatesApartIsInterrupted(t *testing.T) {
-	if a, err := unix.SchedGetAttr(0, 0); err != nil || a.Policy != unix.SCHED_NORMAL || a.Runtime == 0 {
-		t.Skipf("this kernel has no slices of single threads, or the test is not scheduled by them: %+v, %v", a, err)
-	}
-	g, cmd := runningIn(t, Discover().NewApart)
-	if g.cpu() < 0 {
-		t.Skip("this machine counts no processor time of groups")
-	}
-	slice := func() uint64 {
-		a, err := unix.SchedGetAttr(cmd.Process.Pid, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return a.Runtime
-	}
-	until := func(what string, is func() bool) {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); !is(); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("its slice is %d ns, want a %s one", slice(), what)
-			}
-		}
-	}
-	const between = 1_000_000
-	until("long", func() bool { return slice() > between })
-	cmd.Process.Signal(syscall.SIGSTOP)
-	until("short", func() bool { return slice() < between })
 }

@@ -13,7 +13,12 @@ import (
 
 // Usage returns the group's counters. Unknown ones are -1, as is Disk.
 func (g *Group) Usage() sandbox.Usage {
-	u := sandbox.Usage{CPU: g.cpu(), Memory: -1, Peak: -1, Processes: -1, Disk: -1, OOMKills: -1}
+	u := sandbox.Usage{CPU: -1, Memory: -1, Peak: -1, Processes: -1, Disk: -1, OOMKills: -1}
+	if micros := readCounter(g.v2, "cpu.stat", "usage_usec "); micros >= 0 {
+		u.CPU = time.Duration(micros) * time.Microsecond
+	} else if nanos := readNumber(g.folder("cpu"), "cpuacct.usage"); nanos >= 0 {
+		u.CPU = time.Duration(nanos)
+	}
 	switch dir, second := g.controllerFolder("memory"); {
 	case dir == "":
 	case second:
@@ -27,14 +32,6 @@ func (g *Group) Usage() sandbox.Usage {
 	dir, _ := g.controllerFolder("pids")
 	u.Processes = readNumber(dir, "pids.current")
 	return u
-}
-
-// cpu returns the processor time that the group has used; -1 means unknown.
-func (g *Group) cpu() time.Duration {
-	if micros := readCounter(g.v2, "cpu.stat", "usage_usec "); micros >= 0 {
-		return time.Duration(micros) * time.Microsecond
-	}
-	return time.Duration(readNumber(g.folder("cpu"), "cpuacct.usage"))
 }
 
 // controllerFolder returns the folder of a controller; second reports that it is of version 2.
