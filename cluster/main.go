@@ -28,9 +28,9 @@ import (
 // startTime is how long the server may need until clients can connect.
 const startTime = time.Minute
 
-// collectAt is how many percent of what is in use may be garbage. The records of many sessions are what an engine has in
-// memory: of Go's 100 it would be twice as much, and what is collected more often costs nothing that can be measured,
-// because each write waits for the disk.
+// collectAt is how many percent of what is in use may be garbage. The records of many sessions are what an engine has
+// in memory: of Go's 100 it would be twice as much, and what is collected more often costs nothing that can be
+// measured, because each write waits for the disk.
 const collectAt = 25
 
 func main() {

@@ -232,8 +232,8 @@ func JobOf(c *Call) (id string, again bool) {
 	return "", false
 }
 
-// Stay says that what a call of a tool with Def.Restartable does needs this node, such as a file of its machine, so that
-// the job which the call starts from then on is lost with the node.
+// Stay says that what a call of a tool with Def.Restartable does needs this node, such as a file of its machine, so
+// that the job which the call starts from then on is lost with the node.
 func Stay(c *Call) {
 	if s, ok := c.Peer.(interface{ Stay() }); ok {
 		s.Stay()

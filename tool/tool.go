@@ -87,9 +87,9 @@ type Def struct {
 	// Hosts means that the handler makes calls for its caller that count as the caller's own. It waits for its turn
 	// as every call does, and then holds no slot of any limit while it runs; its module limits how many run.
 	Hosts bool
-	// Restartable means that a task which is a call of the tool, or the job that the handler starts, runs again from the
-	// top on another node of a cluster if its node dies: what it does is the same on each node and however often it is
-	// done, or JobOf tells the handler that it has to look. See Stay.
+	// Restartable means that a task which is a call of the tool, or the job that the handler starts, runs again from
+	// the top on another node of a cluster if its node dies: what it does is the same on each node and however often it
+	// is done, or JobOf tells the handler that it has to look. See Stay.
 	Restartable  bool
 	Sync         bool     // after success the caller's resource subscriptions are brought up to date at once
 	NeedsSession bool     // the handler uses Caller.Session; it must still work when that is empty

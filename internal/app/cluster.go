@@ -355,9 +355,9 @@ const (
 	stagedKey = "seal-next" // the id of the key that is to seal next, which all nodes have had for stagedLife
 )
 
-// rotateKeys makes a new key seal if the one that does is old: first all nodes get the new one, which opens only; once they
-// have had it for a while it seals. A node that was away meanwhile gets both when it is back. The revision lets one node do
-// it.
+// rotateKeys makes a new key seal if the one that does is old: first all nodes get the new one, which opens only; once
+// they have had it for a while it seals. A node that was away meanwhile gets both when it is back. The revision lets
+// one node do it.
 func (c *clusterNodes) rotateKeys(ctx context.Context, life, staged time.Duration) error {
 	r, err := c.shared.Get(ctx, sealKey)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"gatehouse/tool"
 )
 
-// jobRecord is what the other nodes know of a job: enough to say what is lost with its node, and of one that may run again
-// enough to go on with it.
+// jobRecord is what the other nodes know of a job: enough to say what is lost with its node, and of one that may run
+// again enough to go on with it.
 type jobRecord struct {
 	Node    string        `json:"node"`
 	Owner   string        `json:"owner"`
@@ -54,8 +54,8 @@ const (
 	jobRecords = 24 * time.Hour
 	// maxJobsUnwritten bounds the records that are not written yet; what comes while there are so many is not written.
 	maxJobsUnwritten = 10_000
-	// maxJobAgain bounds what is stored to go on with a job, and maxJobEnd what is of its end. A job that needs more is lost
-	// with its node.
+	// maxJobAgain bounds what is stored to go on with a job, and maxJobEnd what is of its end. A job that needs more is
+	// lost with its node.
 	maxJobAgain = 1 << 20
 	maxJobEnd   = 64 << 10
 	// shareJobTime is how long a node waits for most nodes to store what another one needs to go on with a job.
@@ -99,8 +99,8 @@ func (r *jobRecord) ended(id string) (jobs.Record, error) {
 	return job, err
 }
 
-// jobNotes writes the records of this node's jobs: a moment after they change, those of jobs that may run again before it
-// goes on. It goes on with jobs of nodes that have died.
+// jobNotes writes the records of this node's jobs: a moment after they change, those of jobs that may run again before
+// it goes on. It goes on with jobs of nodes that have died.
 type jobNotes struct {
 	c      *clusterNodes
 	bucket *cluster.Bucket
@@ -111,8 +111,8 @@ type jobNotes struct {
 	wake    chan struct{}
 }
 
-// sharedJob is the record of a job that may run again. Nodes change such a record by compare-and-set, so that one of them
-// has the job.
+// sharedJob is the record of a job that may run again. Nodes change such a record by compare-and-set, so that one of
+// them has the job.
 type sharedJob struct {
 	mu       sync.Mutex
 	revision uint64 // 0 before it is written

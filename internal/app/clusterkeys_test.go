@@ -15,8 +15,8 @@ import (
 	"gatehouse/internal/mcp/seal"
 )
 
-// TestSealedStateOfAllNodes seals on each of three nodes before, while and after a key is replaced; every other node opens
-// it at once.
+// TestSealedStateOfAllNodes seals on each of three nodes before, while and after a key is replaced; every other node
+// opens it at once.
 func TestSealedStateOfAllNodes(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup

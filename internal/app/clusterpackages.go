@@ -111,7 +111,8 @@ func (c *clusterNodes) packageCluster() (*packages.Cluster, error) {
 		return nil, fmt.Errorf("logins of packages in the cluster: %w", err)
 	}
 	return &packages.Cluster{
-		Node: c.Node, Shared: shared, Places: placed, Logins: logins, Seal: c.app.ring.Seal, Open: c.app.ring.Open, Transport: c.clientOf(packagesService),
+		Node: c.Node, Shared: shared, Places: placed, Logins: logins, Seal: c.app.ring.Seal,
+		Open: c.app.ring.Open, Transport: c.clientOf(packagesService),
 	}, nil
 }
 

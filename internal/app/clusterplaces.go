@@ -166,7 +166,8 @@ func (c *clusterNodes) placeProgram(r *bus.Request, wanted []string) (string, er
 
 func noLoad(cluster.Peer) float64 { return 0 }
 
-// stagedHere refuses a call of a staged task, which stays on this node, if its context wants labels that this node lacks.
+// stagedHere refuses a call of a staged task, which stays on this node, if its context wants labels that this node
+// lacks.
 func (a *App) stagedHere(r *bus.Request) error {
 	if wanted := a.labelsFor(r); len(wanted) > 0 {
 		return a.nodes.hasLabels(wanted)

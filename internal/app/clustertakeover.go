@@ -108,8 +108,8 @@ func (n *jobNotes) swap(ctx context.Context, id string, s *sharedJob, raw []byte
 	}
 }
 
-// Keeps implements jobs.Others for a node that was away. The record is written again, so that a node which is about to go
-// on with the job finds another revision.
+// Keeps implements jobs.Others for a node that was away. The record is written again, so that a node which is about to
+// go on with the job finds another revision.
 func (n *jobNotes) Keeps(id string) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), shareJobTime)
 	defer cancel()
@@ -243,8 +243,8 @@ func (n *jobNotes) cancel(ctx context.Context, id string, rec jobRecord, revisio
 // leaveTime is how long a node that lacks the tool of a job leaves it to the others.
 const leaveTime = 30 * time.Second
 
-// leaveLost leaves a job to the nodes that have its tool. If none has gone on with it for a while it is lost. It reports
-// whether that is settled.
+// leaveLost leaves a job to the nodes that have its tool. If none has gone on with it for a while it is lost. It
+// reports whether that is settled.
 func (n *jobNotes) leaveLost(ctx context.Context, r cluster.Record, rec jobRecord) bool {
 	if time.Since(r.At) < leaveTime { // by the clock of another node: a job may be lost sooner or later than this
 		return false

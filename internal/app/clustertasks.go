@@ -179,8 +179,8 @@ func (t *clusterTasks) askFor(node string, q *taskQuestion) (taskAnswer, error) 
 	return t.ask(ctx, node, q)
 }
 
-// anywhere runs an operation here or, if the task is on another node, there. A task of a dead node has failed here, unless
-// another node goes on with it.
+// anywhere runs an operation here or, if the task is on another node, there. A task of a dead node has failed here,
+// unless another node goes on with it.
 func (t *clusterTasks) anywhere(
 	ctx context.Context, q *taskQuestion, here func() (jobs.Record, error),
 ) (jobs.Record, error) {
@@ -402,8 +402,8 @@ func (t *clusterTasks) waitOnce(ctx context.Context, owner string, last *jobs.Re
 	})
 }
 
-// jobsAnywhere are the jobs that the module of jobs shows: it lists those of this node, because it asks the others itself,
-// and finds each one where it is.
+// jobsAnywhere are the jobs that the module of jobs shows: it lists those of this node, because it asks the others
+// itself, and finds each one where it is.
 type jobsAnywhere struct{ *clusterTasks }
 
 // List returns jobs of this node.

@@ -90,8 +90,8 @@ func (w *nodeWatches) watch(who tool.Caller, uri string, changed func(json.RawMe
 	}
 }
 
-// follow reports the changes on a node until that is not heard. With missed set there may have been some before. w.mu is
-// held.
+// follow reports the changes on a node until that is not heard. With missed set there may have been some before. w.mu
+// is held.
 func (w *nodeWatches) follow(one *nodeWatch, node string, missed bool) {
 	if one.nodes[node] || w.life.Err() != nil {
 		return

@@ -282,8 +282,8 @@ func folderOf(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// Where tasks are copies, a language server of the task has what the task changed in other files, and that of another caller
-// does not.
+// Where tasks are copies, a language server of the task has what the task changed in other files, and that of another
+// caller does not.
 func TestLanguageServersHaveWhatCopiesChange(t *testing.T) {
 	_, ann, dir := stagingOn(t, config.LayerCopies, "file", "lsp")
 	for name, text := range map[string]string{
@@ -308,8 +308,8 @@ func TestLanguageServersHaveWhatCopiesChange(t *testing.T) {
 	}
 }
 
-// A line that names a program which cannot do its work where calls are staged asks, and says why; git without the network does
-// not.
+// A line that names a program which cannot do its work where calls are staged asks, and says why; git without the
+// network does not.
 func TestLinesThatCannotBeStaged(t *testing.T) {
 	_, ann, dir := stagingHost(t, "shell")
 	for line, want := range map[string]string{
@@ -331,8 +331,8 @@ func TestLinesThatCannotBeStaged(t *testing.T) {
 	}
 }
 
-// A process of a task changes its view alone, the listing says which calls are staged, and each line of the ledger names the
-// task.
+// A process of a task changes its view alone, the listing says which calls are staged, and each line of the ledger
+// names the task.
 func TestProcessesListingsAndLinesOfATask(t *testing.T) {
 	a, ann, dir := stagingHost(t, "file", "process")
 	if list := ann.say("agent", "tools/list", ""); strings.Count(list, "Its calls are staged") < 2 {

@@ -52,8 +52,8 @@ since the installation. All others are offered meanwhile.`,
 	return c
 }
 
-// notApproved returns an error that says why a tool of a package is not offered, if an approval of it is missing; nil for
-// other tools, and if the caller may not manage the packages of the host.
+// notApproved returns an error that says why a tool of a package is not offered, if an approval of it is missing; nil
+// for other tools, and if the caller may not manage the packages of the host.
 func (t *target) notApproved(c *cobra.Command, w Environment, name string) error {
 	id, _, ok := strings.Cut(name, "_")
 	at := ""

@@ -252,8 +252,8 @@ func (b *Bucket) Unchanged(ctx context.Context, last uint64) error {
 	return b.writeError("*", err)
 }
 
-// Settled returns nil once most nodes have agreed to what the leader says of the bucket: a Get that follows is not older than
-// this call. ErrConflict means that a record was being written.
+// Settled returns nil once most nodes have agreed to what the leader says of the bucket: a Get that follows is not
+// older than this call. ErrConflict means that a record was being written.
 func (b *Bucket) Settled(ctx context.Context) error {
 	var newest uint64
 	m, err := b.stream.GetLastMsgForSubject(ctx, "$KV."+b.n.stream(b.name)+".*")

@@ -43,8 +43,8 @@ type Options struct {
 	Name      string // of the cluster
 	Listen    string // HOST:PORT at which other nodes reach the embedded engine
 	Advertise string // HOST:PORT that other nodes are told; "" means Listen
-	// Direct is HOST:PORT at which the hosts of other nodes reach this one without NATS. "" means the host of Listen and
-	// any free port, and with an External none; "none" means that streams go over NATS.
+	// Direct is HOST:PORT at which the hosts of other nodes reach this one without NATS. "" means the host of Listen
+	// and any free port, and with an External none; "none" means that streams go over NATS.
 	Direct    string
 	Join      []string // HOST:PORT of nodes that are in the cluster
 	TokenFile string   // of the first start; see Authority.JoinToken
@@ -58,8 +58,8 @@ type Options struct {
 	// Start is how long the node waits for enough others; 0 means 2 minutes.
 	Start time.Duration
 
-	// Now is the clock of the host, which may jump; nil means time.Now. It only makes leases end earlier: a machine that
-	// was suspended may not have counted that time by its monotonic clock.
+	// Now is the clock of the host, which may jump; nil means time.Now. It only makes leases end earlier: a machine
+	// that was suspended may not have counted that time by its monotonic clock.
 	Now func() time.Time
 
 	Version string // of the host, which other nodes see

@@ -18,11 +18,11 @@ import (
 	"gatehouse/internal/files/atomicfile"
 )
 
-// A node counts on its disk how often its records have changed, tells the others that number, its epoch, and they remember
-// the greatest one that they have heard. A disk that is set back to an old image has a lower epoch than the others have
-// heard: it lacks records that its engine has acknowledged. Its engine must not count where most nodes have to agree, so
-// the node removes its copies of records before its engine starts with them. An engine without records does not count
-// until it has got them from the others.
+// A node counts on its disk how often its records have changed, tells the others that number, its epoch, and they
+// remember the greatest one that they have heard. A disk that is set back to an old image has a lower epoch than the
+// others have heard: it lacks records that its engine has acknowledged. Its engine must not count where most nodes have
+// to agree, so the node removes its copies of records before its engine starts with them. An engine without records
+// does not count until it has got them from the others.
 
 // ErrOldImage means that this node runs on with a disk, and perhaps with memory, of an earlier time.
 var ErrOldImage = errors.New("the machine of this node was set back to an old image, as the other nodes know: restart the " +
@@ -46,8 +46,8 @@ type epochsFile struct {
 
 const (
 	epochsName = "epochs.json"
-	// epochCheck is how often a node looks whether its records have changed. What its engine acknowledged since the last
-	// time is not found to be missing.
+	// epochCheck is how often a node looks whether its records have changed. What its engine acknowledged since the
+	// last time is not found to be missing.
 	epochCheck = time.Second
 )
 
@@ -172,8 +172,8 @@ const epochsTopic = "epochs"
 // recordsFolder is the folder of the embedded engine's records.
 const recordsFolder = "jetstream"
 
-// checkImage asks most nodes whether they have heard a greater epoch of this node than its disk has. Then the disk is an
-// old image, and its records are removed. It returns when most nodes have answered.
+// checkImage asks most nodes whether they have heard a greater epoch of this node than its disk has. Then the disk is
+// an old image, and its records are removed. It returns when most nodes have answered.
 func (e *engine) checkImage(ctx context.Context, o Options, id string, known *epochs) error {
 	records := filepath.Join(o.Dir, recordsFolder)
 	if _, err := os.Stat(records); errors.Is(err, fs.ErrNotExist) { // it has acknowledged nothing

@@ -59,7 +59,8 @@ func (f *Fence) Put(ctx context.Context, key string, value []byte) error {
 	return f.write(ctx, &nats.Msg{Subject: f.bucket.subject(key), Data: value, Header: nats.Header{}}, key)
 }
 
-// Purge removes a record of the bucket whatever its revision is. The error wraps ErrFenced if a later holder has a fence.
+// Purge removes a record of the bucket whatever its revision is. The error wraps ErrFenced if a later holder has a
+// fence.
 func (f *Fence) Purge(ctx context.Context, key string) error {
 	m := &nats.Msg{Subject: f.bucket.subject(key), Header: nats.Header{}}
 	m.Header.Set(operationHeader, purged)

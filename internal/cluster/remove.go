@@ -254,8 +254,8 @@ func (n *Node) OutCause() error {
 	return n.peers.outCause
 }
 
-// Resume starts the engine of a node whose host does not run, if it is embedded, and returns a visitor by way of it. It is
-// for a node that leaves.
+// Resume starts the engine of a node whose host does not run, if it is embedded, and returns a visitor by way of it. It
+// is for a node that leaves.
 func Resume(ctx context.Context, dir, program string) (*Node, error) {
 	if _, x, err := readExternal(dir); err != nil || x != nil {
 		if err != nil {

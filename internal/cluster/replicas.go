@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// replicasOf returns how many copies of each record a cluster with so many members has. Most of the copies must be there:
-// of three one may be lost, of five two. More than five the engine does not make.
+// replicasOf returns how many copies of each record a cluster with so many members has. Most of the copies must be
+// there: of three one may be lost, of five two. More than five the engine does not make.
 func replicasOf(members int) int {
 	if members >= 5 {
 		return 5

@@ -178,7 +178,9 @@ func (b *Bucket) replace(ctx context.Context, key string, value []byte, revision
 
 // decide finds out whether a write that was refused was made by another leader, and its revision. decided is false
 // while no record is known that replaced the one which the write was to replace.
-func (b *Bucket) decide(ctx context.Context, key string, revision uint64, id string) (at uint64, decided bool, err error) {
+func (b *Bucket) decide(
+	ctx context.Context, key string, revision uint64, id string,
+) (at uint64, decided bool, err error) {
 	once, cancel := context.WithTimeout(ctx, readAgain)
 	defer cancel()
 	m, err := b.last(once, key)

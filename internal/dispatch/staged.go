@@ -66,8 +66,8 @@ func (r *Request) withStaged(full json.RawMessage) (json.RawMessage, bool) {
 	return full, out == nil || out.Check(full) == nil
 }
 
-// rawStaged adds the task to a result that is as the client gets it. Structured content whose schema permits nothing more
-// gets it in its text, if it has one, as that of the tools named as those of the filesystem server.
+// rawStaged adds the task to a result that is as the client gets it. Structured content whose schema permits nothing
+// more gets it in its text, if it has one, as that of the tools named as those of the filesystem server.
 func (r *Request) rawStaged(raw json.RawMessage, says string) json.RawMessage {
 	content, _ := rawjson.Get(raw, "content")
 	if rawjson.Kind(content) != '[' {
@@ -76,7 +76,8 @@ func (r *Request) rawStaged(raw json.RawMessage, says string) json.RawMessage {
 	block := append(rawjson.AppendString([]byte(`{"type":"text","text":`), says), '}')
 	blocks := slices.AppendSeq([][]byte{}, rawjson.Elements(content))
 	blocks = append(blocks, block)
-	edits := []rawjson.Edit{{Key: "content", Value: slices.Concat([]byte("["), bytes.Join(blocks, []byte(",")), []byte("]"))}}
+	whole := slices.Concat([]byte("["), bytes.Join(blocks, []byte(",")), []byte("]"))
+	edits := []rawjson.Edit{{Key: "content", Value: whole}}
 	structured, _ := rawjson.Get(raw, "structuredContent")
 	if full, ok := r.withStaged(structured); ok {
 		edits = append(edits, rawjson.Edit{Key: "structuredContent", Value: full})

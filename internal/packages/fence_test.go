@@ -9,8 +9,8 @@ import (
 	"gatehouse/internal/cluster/nodetest"
 )
 
-// TestAnEarlierHolderRemovesNothing has a node go on with the removal of a package whose lease it has lost: what the next
-// holder gave the other nodes stays.
+// TestAnEarlierHolderRemovesNothing has a node go on with the removal of a package whose lease it has lost: what the
+// next holder gave the other nodes stays.
 func TestAnEarlierHolderRemovesNothing(t *testing.T) {
 	nodes := nodetest.Start(t)
 	var managers []*Manager

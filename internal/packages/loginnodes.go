@@ -11,9 +11,9 @@ import (
 	"gatehouse/internal/mcp/client/oauth"
 )
 
-// A login that was begun on one node of a cluster can be finished on any: it is a record of the cluster, encrypted, bound
-// to its principal, its package and its state. The node that finishes it removes the record by compare-and-set, so that
-// it is finished once.
+// A login that was begun on one node of a cluster can be finished on any: it is a record of the cluster, encrypted,
+// bound to its principal, its package and its state. The node that finishes it removes the record by compare-and-set,
+// so that it is finished once.
 
 const loginPurpose = "login at a package"
 

@@ -407,8 +407,8 @@ func (p *managedPackage) settle() error {
 	return err
 }
 
-// Reclaim finishes or undoes what a job of a node that has died was doing to a package, so that the job can begin again.
-// done says that the job had ended with the package installed. It waits until the lease of that node has ended.
+// Reclaim finishes or undoes what a job of a node that has died was doing to a package, so that the job can begin
+// again. done says that the job had ended with the package installed. It waits until the lease of that node has ended.
 func (h *Manager) Reclaim(ctx context.Context, id, job string) (done bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, 3*packageLease, errors.New("package "+id+" is still being changed"))
 	defer cancel()

@@ -134,10 +134,10 @@ func fits(labels []string, n cluster.Peer) bool {
 	return !slices.ContainsFunc(labels, func(l string) bool { return !slices.Contains(n.Labels, l) })
 }
 
-// Place returns the node on which a call of a package has to run; "" means this one. wanted are the labels that the node
-// must have for the context of the call, besides those of the package. If the package has no place, or its node is dead
-// or drains, a node that fits is chosen: of those the one with the lowest load. A package that runs on a node without
-// what is wanted is not moved, because its data folder is there: the call is refused.
+// Place returns the node on which a call of a package has to run; "" means this one. wanted are the labels that the
+// node must have for the context of the call, besides those of the package. If the package has no place, or its node is
+// dead or drains, a node that fits is chosen: of those the one with the lowest load. A package that runs on a node
+// without what is wanted is not moved, because its data folder is there: the call is refused.
 func (h *Manager) Place(ctx context.Context, id string, wanted []string) (node string, err error) {
 	c := h.opts.Cluster
 	if c == nil {

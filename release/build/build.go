@@ -147,8 +147,8 @@ func helper(r *product.Release, h product.Helper, p product.Platform) error {
 	return Compile(dir, flags, r.Program(h.Name, p), p, ".")
 }
 
-// Packages whose functions are not inlined, because nothing that is called often runs in them: the program is 3 MB smaller.
-// Of our own they are those whose work waits for people, processes, disks, registries, daemons or other nodes.
+// Packages whose functions are not inlined, because nothing that is called often runs in them: the program is 3 MB
+// smaller. Of our own they are those whose work waits for people, processes, disks, registries, daemons or other nodes.
 var notInlined = []string{
 	"cel.dev/cel-go/cel/...", "cel.dev/cel-go/checker/...", "cel.dev/cel-go/common/ast/...", "cel.dev/cel-go/common/cost/...",
 	"cel.dev/cel-go/common/stdlib/...", "cel.dev/cel-go/parser/...",

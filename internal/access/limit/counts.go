@@ -2,12 +2,12 @@ package limit
 
 import "time"
 
-// How many calls run at once in a context is a number of all hosts of a group together. Each host has a share of it, and
-// the shares add up to the number. A host whose callers wait for a slot borrows free ones of others, and keeps them as
-// long as they are used: it asks for each loan again before that ends, and gives back what it does not use. So a call that
-// finds a slot free asks no other host. The lender does without a loan for longer than the borrower has it, so that the
-// hosts together never have more slots than there are, except while they differ about how many they are. A call is not
-// ended because its host has fewer slots now: what runs above the number is borrowed first.
+// How many calls run at once in a context is a number of all hosts of a group together. Each host has a share of it,
+// and the shares add up to the number. A host whose callers wait for a slot borrows free ones of others, and keeps them
+// as long as they are used: it asks for each loan again before that ends, and gives back what it does not use. So a
+// call that finds a slot free asks no other host. The lender does without a loan for longer than the borrower has it,
+// so that the hosts together never have more slots than there are, except while they differ about how many they are. A
+// call is not ended because its host has fewer slots now: what runs above the number is borrowed first.
 
 // slotsName is the name of the slots of contexts among what hosts lend.
 const slotsName = "calls"
@@ -101,7 +101,8 @@ func (q *Queue) share(r *contextLimits) {
 // askSlots tells the group which slots of a context this host needs and keeps. q.mu must be held.
 func (q *Queue) askSlots(name string, r *contextLimits) {
 	now := clock()
-	if r == nil || q.group == nil || q.group.hosts.Load() <= 1 && len(r.loans.from) == 0 || now.Sub(r.loans.asked) < askPause {
+	if r == nil || q.group == nil || q.group.hosts.Load() <= 1 && len(r.loans.from) == 0 ||
+		now.Sub(r.loans.asked) < askPause {
 		return
 	}
 	r.loans.asked = now

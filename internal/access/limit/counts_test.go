@@ -106,8 +106,8 @@ func (c *counting) call(wg *sync.WaitGroup, host int, runs time.Duration) {
 	})
 }
 
-// The calls of a context that run at once are those of all hosts together: never more, on one host as many as there are,
-// and none is asked about while the host has a slot free.
+// The calls of a context that run at once are those of all hosts together: never more, on one host as many as there
+// are, and none is asked about while the host has a slot free.
 func TestCallsOfAContextOnAllHosts(t *testing.T) {
 	for _, calls := range []int{1, 2, 7} {
 		t.Run(fmt.Sprint(calls), func(t *testing.T) {

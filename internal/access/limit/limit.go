@@ -83,8 +83,8 @@ func New(o Options) *Limits {
 }
 
 // Join makes limits those of all hosts of a group together: the rates of requests, of sessions that are opened and of
-// calls in contexts, and how many calls run at once in a context. How many run at once on a host, for a session and of a
-// tool is each host's own.
+// calls in contexts, and how many calls run at once in a context. How many run at once on a host, for a session and of
+// a tool is each host's own.
 func (l *Limits) Join(g *Group) {
 	g.add("requests", l.Rates)
 	g.add("sessions", l.Opens)

@@ -343,8 +343,8 @@ func (l linesOf) Commands(*tool.Caller, Op, json.RawMessage) ([]Command, error) 
 	return l.all, nil
 }
 
-// A call that names a program which cannot work where calls are staged asks the user, or an operator if no person is beside
-// the caller, and says why. A rule that allows it does not make it ask.
+// A call that names a program which cannot work where calls are staged asks the user, or an operator if no person is
+// beside the caller, and says why. A rule that allows it does not make it ask.
 func TestCommandsThatCannotBeStaged(t *testing.T) {
 	shell := &tool.Tool{Def: tool.Def{Name: "shell_run", Effects: tool.Writes, Staged: true, Programs: true}}
 	p := policy(t, Options{

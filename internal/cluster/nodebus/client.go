@@ -16,8 +16,8 @@ import (
 )
 
 // Client sends HTTP/1.1 requests to a service of other nodes. It implements http.RoundTripper; the host of a URL is the
-// id of a node and ".node". Unlike http.Transport it reads and writes on the goroutine of the caller, which takes half of
-// the time of a short request. Its errors wrap cluster.ErrNotRun if the node did not get the request.
+// id of a node and ".node". Unlike http.Transport it reads and writes on the goroutine of the caller, which takes half
+// of the time of a short request. Its errors wrap cluster.ErrNotRun if the node did not get the request.
 type Client struct {
 	Service string
 	Dial    func(ctx context.Context, node, service string) (net.Conn, error) // as cluster.Node.Dial

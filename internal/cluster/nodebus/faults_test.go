@@ -97,8 +97,8 @@ func (f *faulty) pump(to, from net.Conn, way int) {
 }
 
 // TestCallsWhileLinksFail calls from one node to another while the connection between their hosts is cut, in one
-// direction or in both, delayed and ended. A call runs once at most, and not at all if its error says so; a call that is
-// slow delays no other one; and in the end calls go over a new link.
+// direction or in both, delayed and ended. A call runs once at most, and not at all if its error says so; a call that
+// is slow delays no other one; and in the end calls go over a new link.
 func TestCallsWhileLinksFail(t *testing.T) {
 	f := &faulty{changed: make(chan struct{}), conns: map[net.Conn]bool{}}
 	nodes := nodetest.Start(t, func(o *cluster.Options) { o.Dial, o.Lease = f.dial, 2*time.Second })

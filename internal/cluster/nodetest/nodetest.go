@@ -15,8 +15,8 @@ import (
 	"gatehouse/internal/cluster"
 )
 
-// Start starts a cluster of three nodes, which ends with the test, with options that may be changed. It skips the test where the engine is not built, but
-// not in CI.
+// Start starts a cluster of three nodes, which ends with the test, with options that may be changed. It skips the test
+// where the engine is not built, but not in CI.
 func Start(t testing.TB, change ...func(*cluster.Options)) []*cluster.Node {
 	t.Helper()
 	program := engine(t)

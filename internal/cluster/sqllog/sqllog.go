@@ -143,8 +143,8 @@ func (l *Log) begin(ctx context.Context, db *sql.DB) error {
 var ErrLost = errors.New("the cluster has lost changes that it had confirmed and this node has, as after the loss of most " +
 	"disks: gatehouse cluster leave --alone makes this machine a host with all of them, from which a new cluster can begin")
 
-// checkWhole returns an error that wraps ErrLost if the log does not reach the position of the file, by the word of most
-// nodes. l.mu must be held.
+// checkWhole returns an error that wraps ErrLost if the log does not reach the position of the file, by the word of
+// most nodes. l.mu must be held.
 func (l *Log) checkWhole(ctx context.Context, at uint64) error {
 	for sure := false; at > 0; {
 		_, err := l.bucket.Get(ctx, entryKey(at))

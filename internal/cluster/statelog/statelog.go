@@ -185,8 +185,8 @@ func (l *Log) Append(ctx context.Context, name string, expected uint64, p state.
 	return expected + 1, l.applyRecord(cluster.Record{Key: name, Value: record, Revision: at})
 }
 
-// write replaces a record. The error is a *state.Conflict if another node has replaced it, which the leader that answers
-// may not know yet: then it is asked again.
+// write replaces a record. The error is a *state.Conflict if another node has replaced it, which the leader that
+// answers may not know yet: then it is asked again.
 func (l *Log) write(ctx context.Context, name string, value []byte, record uint64) (at uint64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, behind, errors.New("its record is being written by another node"))
 	defer cancel()

@@ -109,8 +109,8 @@ type Options struct {
 
 // Others are hosts with files of their own that go on with jobs of this one, if they may run again, when it has ended.
 type Others interface {
-	// Share stores a job of this host as another one has to go on with it, or how it has ended. The error is ErrMoved if
-	// another host has it; otherwise another one may not go on with this state.
+	// Share stores a job of this host as another one has to go on with it, or how it has ended. The error is ErrMoved
+	// if another host has it; otherwise another one may not go on with this state.
 	Share(r Record) error
 	// Keeps reports whether a job of this host, which has been away, still belongs to it; then no other host has it.
 	Keeps(id string) (bool, error)

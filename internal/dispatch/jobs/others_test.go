@@ -51,8 +51,8 @@ func (m *member) take(id string) Record {
 	return r
 }
 
-// A job that may run again goes on at another host with what it had recorded, under its id. The host that had it forgets
-// it when it would store its end, and when it returns.
+// A job that may run again goes on at another host with what it had recorded, under its id. The host that had it
+// forgets it when it would store its end, and when it returns.
 func TestAJobGoesOnAtAnotherHost(t *testing.T) {
 	all := &registry{job: map[string]Record{}, of: map[string]*member{}}
 	one, two := &member{registry: all}, &member{registry: all}
@@ -100,8 +100,8 @@ func TestAJobGoesOnAtAnotherHost(t *testing.T) {
 	}
 }
 
-// A host that returns continues the jobs that it keeps, and forgets those with which others went on. If it cannot know, it
-// continues none.
+// A host that returns continues the jobs that it keeps, and forgets those with which others went on. If it cannot know,
+// it continues none.
 func TestAHostThatReturns(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -145,8 +145,8 @@ func (m *Manager) continueOrphans() error {
 	return err
 }
 
-// keeps reports whether this host may go on with a job that it had before it ended. A job with which another host goes on
-// is forgotten.
+// keeps reports whether this host may go on with a job that it had before it ended. A job with which another host goes
+// on is forgotten.
 func (m *Manager) keeps(id string) bool {
 	if m.o.Others == nil {
 		return true

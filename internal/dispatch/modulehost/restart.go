@@ -53,7 +53,8 @@ func (rc *running) start() *Start {
 	}
 	r := rc.req
 	return &Start{
-		Call: r.Call, Module: r.Module, Name: cmp.Or(r.Entry, r.Name), Args: slices.Clone(r.Args), Params: slices.Clone(r.Params),
+		Call: r.Call, Module: r.Module, Name: cmp.Or(r.Entry, r.Name), Args: slices.Clone(r.Args),
+		Params:   slices.Clone(r.Params),
 		Recorded: maps.Clone(rc.recorded),
 	}
 }

@@ -16,8 +16,8 @@ const (
 )
 
 // ShortenSlices has this process run for .2 ms at a time where others want the same processor. It changes how soon a
-// program runs, not how much of the processor it gets: one that waits for messages runs as soon as one comes, instead of
-// when another program has used up some milliseconds. Who sets a longer slice is interrupted at once by those with a
+// program runs, not how much of the processor it gets: one that waits for messages runs as soon as one comes, instead
+// of when another program has used up some milliseconds. Who sets a longer slice is interrupted at once by those with a
 // shorter one. Kernels before 6.12 accept the setting and ignore it. The processes that this one starts inherit it.
 func ShortenSlices() error {
 	done := map[int]bool{}
@@ -43,9 +43,9 @@ func ShortenSlices() error {
 	}
 }
 
-// StartApart calls start, which starts a process, with a slice that is shorter than that of ShortenSlices. A program that
-// gets a message then runs at once, also where this process is busy with the messages of another. The caller has locked
-// its thread.
+// StartApart calls start, which starts a process, with a slice that is shorter than that of ShortenSlices. A program
+// that gets a message then runs at once, also where this process is busy with the messages of another. The caller has
+// locked its thread.
 func StartApart(start func() error) error {
 	a, err := unix.SchedGetAttr(0, 0)
 	if err != nil || a.Policy != unix.SCHED_NORMAL || setSlice(0, packageSlice) != nil {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// All threads of this process, also those that begin meanwhile, have the slice of a host, packages that it starts have a
-// shorter one, and both keep their priority.
+// All threads of this process, also those that begin meanwhile, have the slice of a host, packages that it starts have
+// a shorter one, and both keep their priority.
 func TestSlicesAreShortened(t *testing.T) {
 	if a, err := unix.SchedGetAttr(0, 0); err != nil || a.Policy != unix.SCHED_NORMAL || a.Runtime == 0 {
 		t.Skipf("this kernel has no slices of single threads, or the test is not scheduled by them: %+v, %v", a, err)

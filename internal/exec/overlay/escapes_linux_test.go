@@ -315,8 +315,8 @@ for p in sys.argv[1:]:
 	}
 }
 
-// The same where other file systems are mounted: one in memory, an overlay, and an overlay of that, of which the kernel makes
-// no further one, so that a program sees nothing in it.
+// The same where other file systems are mounted: one in memory, an overlay, and an overlay of that, of which the kernel
+// makes no further one, so that a program sees nothing in it.
 func TestEscapesFromAViewOfMounts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounts")

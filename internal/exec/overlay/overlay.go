@@ -6,10 +6,11 @@
 // mounts, which it attaches in namespaces of its own before its program begins. So all of them see one truth.
 //
 // A child has a root of its own, see tree. In it everything else of the file system is read-only, and no socket or pipe
-// outside of the layers can be reached by its path; devices but a few are absent, temporary folders are the layer's, the
-// folders in Plan.Covers are empty, and there is no network but the loopback interface. A child cannot take the mounts away:
-// it has no CAP_SYS_ADMIN in the namespace that owns them, and in a namespace that it makes below they are locked. It has no
-// shared memory or message queues with others and, from Linux 6.12 on, sends signals only to what it started.
+// outside of the layers can be reached by its path; devices but a few are absent, temporary folders are the layer's,
+// the folders in Plan.Covers are empty, and there is no network but the loopback interface. A child cannot take the
+// mounts away: it has no CAP_SYS_ADMIN in the namespace that owns them, and in a namespace that it makes below they are
+// locked. It has no shared memory or message queues with others and, from Linux 6.12 on, sends signals only to what it
+// started.
 //
 // The package imports nothing of the project, and begins in init, as package keeper does.
 package overlay

@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket is found by the inode of its path, and a read-only mount does not prevent a connection. Through an overlay, also
-// a read-only one, a path has another inode, so nothing that listens is found there, now or later. The same holds for named
-// pipes and locks. So children see overlays of the folders outside of the view, in a root of their own.
+// A socket is found by the inode of its path, and a read-only mount does not prevent a connection. Through an overlay,
+// also a read-only one, a path has another inode, so nothing that listens is found there, now or later. The same holds
+// for named pipes and locks. So children see overlays of the folders outside of the view, in a root of their own.
 //
-// The kernel makes no overlay of a folder in which something is mounted that this namespace cannot unmount, such as /. Of
-// such a folder children see a copy of the names, with an overlay for each folder in it.
+// The kernel makes no overlay of a folder in which something is mounted that this namespace cannot unmount, such as /.
+// Of such a folder children see a copy of the names, with an overlay for each folder in it.
 
 const (
 	mostNames  = 1000 // of a folder in which something is mounted
@@ -37,8 +37,8 @@ var harmless = map[string]bool{
 	"exfat": true,
 }
 
-// treeAge is how long a tree is given to new children. An overlay may keep showing what had a path before it was replaced
-// outside of it.
+// treeAge is how long a tree is given to new children. An overlay may keep showing what had a path before it was
+// replaced outside of it.
 const treeAge = 5 * time.Second
 
 // tree is the root of children, which the holder keeps mounted.
@@ -55,7 +55,8 @@ type tree struct {
 	left   []string // paths that children do not see
 }
 
-// newTree mounts the root of children. kinds are the types of what was mounted before the view. The caller closes the tree.
+// newTree mounts the root of children. kinds are the types of what was mounted before the view. The caller closes the
+// tree.
 func (p *Plan) newTree(kinds map[string]string) (t *tree, err error) {
 	t = &tree{plan: p, made: time.Now(), kinds: kinds, root: -1, empty: -1}
 	defer func() {
@@ -235,8 +236,8 @@ func (t *tree) overlay(path string) error {
 	return t.move(fd, path)
 }
 
-// bind mounts what is at a path, with all that is mounted in it, read-only. What is mounted there and could hold a socket is
-// replaced.
+// bind mounts what is at a path, with all that is mounted in it, read-only. What is mounted there and could hold a
+// socket is replaced.
 func (t *tree) bind(path string) error {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
@@ -384,8 +385,8 @@ func (t *tree) bindFile(path, name string, to int) error {
 	return t.move(fd, path)
 }
 
-// devices mounts a /dev with the devices that a child may use: a disk could be written by its device, though everything is
-// read-only, if the host is root. Terminals are the task's own, beside those that a child gets open.
+// devices mounts a /dev with the devices that a child may use: a disk could be written by its device, though everything
+// is read-only, if the host is root. Terminals are the task's own, beside those that a child gets open.
 func (t *tree) devices() error {
 	fd, err := temporary("mode=0755,size=64k")
 	if err != nil {
@@ -423,7 +424,8 @@ func (t *tree) devices() error {
 			return err
 		}
 	}
-	terminals, err := mountNew("devpts", "newinstance=,ptmxmode=0666,mode=0620", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+	terminals, err := mountNew("devpts", "newinstance=,ptmxmode=0666,mode=0620",
+		unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
 	if err != nil {
 		return err
 	}
@@ -466,8 +468,8 @@ func (t *tree) makeFolders(path string) error {
 	return nil
 }
 
-// cover covers what must not be seen, at the latest before a mount at a path inside it; with "" all that is left. It returns
-// what is left.
+// cover covers what must not be seen, at the latest before a mount at a path inside it; with "" all that is left. It
+// returns what is left.
 func (t *tree) cover(covers []string, before string, paths []string) (later []string, err error) {
 	for _, c := range covers {
 		if before != "" && !within(c, before) {

@@ -91,8 +91,8 @@ func layerOf(rs tool.Roots, root *os.Root) (*merged.Layer, bool) {
 	return nil, false
 }
 
-// Layer returns the layer that the place is in, in which file tools alone see the changes of a task; nil if it is in a file
-// system.
+// Layer returns the layer that the place is in, in which file tools alone see the changes of a task; nil if it is in a
+// file system.
 func (p Place) Layer() *merged.Layer { return p.layer }
 
 // at returns the place with the root that has its name, which has no links in its folders.

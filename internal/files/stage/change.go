@@ -434,8 +434,8 @@ type Changes struct {
 	ETag  string // identifies all of them
 }
 
-// changes returns what differs between the folders and the view of a task, and as many of the changes as most says; 0 means
-// all. The task must be locked or idle for the result to stay true.
+// changes returns what differs between the folders and the view of a task, and as many of the changes as most says; 0
+// means all. The task must be locked or idle for the result to stay true.
 func (t *Task) changes(most int) (r Changes, err error) {
 	shown := tag{}
 	byPath := func(a, b Change) int { return cmp.Compare(a.Path, b.Path) }

@@ -40,8 +40,8 @@ func (t touched) add(o *op) {
 	}
 }
 
-// noteFolders returns the folders of a plan that stay, with their times. A folder keeps its time unless names come to it or
-// leave it.
+// noteFolders returns the folders of a plan that stay, with their times. A folder keeps its time unless names come to
+// it or leave it.
 func (t *Task) noteFolders(of touched) (all []folderTime, err error) {
 	for i := range t.Layers {
 		root, err := os.OpenRoot(t.Layers[i].Lower)
@@ -107,8 +107,8 @@ func (f *performer) keepTimes() (after []folderTime) {
 	return after
 }
 
-// foldersBefore returns the folders of the undoing of a plan, of which before and after are the folders: those that nothing
-// has changed since get the time that they had before the plan.
+// foldersBefore returns the folders of the undoing of a plan, of which before and after are the folders: those that
+// nothing has changed since get the time that they had before the plan.
 func (t *Task) foldersBefore(of touched, before, after []folderTime) ([]folderTime, error) {
 	all, err := t.noteFolders(of)
 	if err != nil {

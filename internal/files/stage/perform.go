@@ -103,8 +103,8 @@ func (t *Task) learn(f *performer, out *outcome) error {
 	})
 }
 
-// run does the ops in the order in which folders allow: remove names, each after those in it; make folders and put files in
-// their place; give folders their modes and times.
+// run does the ops in the order in which folders allow: remove names, each after those in it; make folders and put
+// files in their place; give folders their modes and times.
 func (f *performer) run() error {
 	var gone, dirs []int
 	err := f.plan.each(func(o *op) error {
@@ -130,8 +130,8 @@ func (f *performer) run() error {
 	return f.backward(dirs, f.dressFolder)
 }
 
-// step does something for an op, unless it is done or has failed. The op and the root are of the folder that contains its
-// name.
+// step does something for an op, unless it is done or has failed. The op and the root are of the folder that contains
+// its name.
 func (f *performer) step(o *op, do func(*op, *os.Root) error) {
 	if f.done[o.at] || f.failed[o.at] != nil {
 		return
@@ -195,8 +195,8 @@ func (f *performer) write() error {
 	})
 }
 
-// waits reports whether a plan of many names writes the op's file before it gets its name. A hard link is made later, when
-// what it links to is there.
+// waits reports whether a plan of many names writes the op's file before it gets its name. A hard link is made later,
+// when what it links to is there.
 func (o *op) waits() bool { return o.To.Type != Folder && o.To.Type != None && o.Same == 0 }
 
 func makeFolder(o *op, root *os.Root) error {
@@ -206,8 +206,8 @@ func makeFolder(o *op, root *os.Root) error {
 	return nil
 }
 
-// dressFolder gives a folder its mode and time. One of which the mode changes keeps its time, unless names came to it or
-// left it.
+// dressFolder gives a folder its mode and time. One of which the mode changes keeps its time, unless names came to it
+// or left it.
 func (f *performer) dressFolder(o *op, root *os.Root) error {
 	d, err := root.OpenFile(o.Name, os.O_RDONLY, 0)
 	if err != nil {
@@ -476,8 +476,8 @@ func (f *performer) fill(o *op, root *os.Root, temp string) error {
 	return errors.Join(err, out.Close())
 }
 
-// noteState records the state of a file that was written, if it differs from the one planned: the file system may have no
-// attributes.
+// noteState records the state of a file that was written, if it differs from the one planned: the file system may have
+// no attributes.
 func (f *performer) noteState(o *op, file *os.File) error {
 	now, err := openState(file)
 	if err != nil {
@@ -523,7 +523,8 @@ func openParent(root *os.Root, name string) (*os.File, string, error) {
 	return d, path.Base(name), err
 }
 
-// folders opens the folders that contain names. It keeps the last one open, because names of one folder follow each other.
+// folders opens the folders that contain names. It keeps the last one open, because names of one folder follow each
+// other.
 type folders struct {
 	top  *os.Root
 	last *os.Root

@@ -22,8 +22,8 @@ type op struct {
 	Name  string `json:"name"`
 	From  State  `json:"from"`
 	To    State  `json:"to"`
-	// Data is the content of To, a file in the folder of the plan. "" means that the upper folder has it, in which no call
-	// changes anything until the plan is done.
+	// Data is the content of To, a file in the folder of the plan. "" means that the upper folder has it, in which no
+	// call changes anything until the plan is done.
 	Data string `json:"data,omitempty"`
 	Keep string `json:"keep,omitempty"` // the content of From
 	Temp string `json:"temp,omitempty"` // in the folder of Name, while it is written
@@ -36,8 +36,8 @@ type op struct {
 // plan is what an acceptance or its undoing does. It is durable before the first name changes; from then on it is
 // finished, if need be by the next host.
 //
-// It is a file of lines, because it may have a million names: the plan, its ops, each after that of a folder which contains
-// its name, and the plan's folders.
+// It is a file of lines, because it may have a million names: the plan, its ops, each after that of a folder which
+// contains its name, and the plan's folders.
 type plan struct {
 	At    time.Time `json:"at"`
 	By    string    `json:"by"`
@@ -59,8 +59,8 @@ type Result struct {
 // outcome is a result as it is stored.
 type outcome struct {
 	Result
-	// States are those of the names of the ops afterwards, in their order; the type is "" for one that was left alone. Plans
-	// of earlier versions have them.
+	// States are those of the names of the ops afterwards, in their order; the type is "" for one that was left alone.
+	// Plans of earlier versions have them.
 	States  []State       `json:"states,omitempty"`
 	Left    map[int]bool  `json:"left,omitempty"`    // the ops whose names were left alone
 	Got     map[int]State `json:"got,omitempty"`     // the states of names that differ from those planned

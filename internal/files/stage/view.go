@@ -112,8 +112,8 @@ func (m *Manager) Enter(id string, folders []string, writes bool) (*View, error)
 	return v, nil
 }
 
-// finishBefore finishes what a crash interrupted of a task before a call of it begins: a plan has the content that the calls
-// of the task change.
+// finishBefore finishes what a crash interrupted of a task before a call of it begins: a plan has the content that the
+// calls of the task change.
 func (m *Manager) finishBefore(t *Task) error {
 	begun := errors.New("begun")
 	err := t.unfinished(func(string, string, string) error { return begun })

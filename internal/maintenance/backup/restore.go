@@ -367,7 +367,8 @@ func putAside(f Folders, rename renaming) error {
 }
 
 // putPackedAside moves the folders of NotNow to the folder saved as they are, because this process may not be able to
-// move the files in them. It is done before other files are moved, so that NotNow still finds them after an interruption.
+// move the files in them. It is done before other files are moved, so that NotNow still finds them after an
+// interruption.
 func (f Folders) putPackedAside(saved string, rename renaming) error {
 	if f.NotNow == nil {
 		return nil

@@ -106,8 +106,8 @@ func turn(keys []Key) []Key {
 	return append([]Key{fresh}, keys[:min(len(keys), keepKeys-1)]...)
 }
 
-// Stage returns the content of a key file with a new key that opens and does not seal yet, and its id. Programs on several
-// machines can thus all have a key before one of them seals with it; see Promote.
+// Stage returns the content of a key file with a new key that opens and does not seal yet, and its id. Programs on
+// several machines can thus all have a key before one of them seals with it; see Promote.
 func Stage(content []byte) (next []byte, id uint32, err error) {
 	keys, err := parseKeys(content)
 	if err != nil {
@@ -122,8 +122,8 @@ func Stage(content []byte) (next []byte, id uint32, err error) {
 	return next, all[1].ID, err
 }
 
-// Promote returns the content of a key file in which a staged key seals. ok is false if the file does not have the key, or
-// it seals already.
+// Promote returns the content of a key file in which a staged key seals. ok is false if the file does not have the key,
+// or it seals already.
 func Promote(content []byte, id uint32) (next []byte, ok bool, err error) {
 	keys, err := parseKeys(content)
 	if err != nil {

@@ -74,8 +74,8 @@ type Review struct {
 // mostDiffed is how many changes are shown with their diff.
 const mostDiffed = 200
 
-// gitObjects returns the folder of git's objects in which a change created one. A commit creates many, with content that
-// no person reads. An object that was changed is none of them, because git never does that.
+// gitObjects returns the folder of git's objects in which a change created one. A commit creates many, with content
+// that no person reads. An object that was changed is none of them, because git never does that.
 func gitObjects(c stage.Change) string {
 	const folder = "/.git/objects/"
 	at := strings.LastIndex(c.Path, folder)

@@ -64,8 +64,8 @@ func (s *server) sync(
 	return s.openDocument(ctx, path, content)
 }
 
-// openChanged gives the server the files that a task has changed in a layer that no program sees. The server still sees on
-// the disk those that the task has deleted. d.mu is held.
+// openChanged gives the server the files that a task has changed in a layer that no program sees. The server still sees
+// on the disk those that the task has deleted. d.mu is held.
 func (s *server) openChanged(ctx context.Context, layer *merged.Layer) error {
 	var mu sync.Mutex
 	names := map[string]string{} // by path

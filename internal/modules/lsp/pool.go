@@ -71,9 +71,9 @@ func (p *pool) remove(s *server) {
 	}
 }
 
-// view is the staged task of a call: its server runs in the task's view of the folder, and no other task uses it. If the view
-// is a layer that no program sees, the server runs in the folder itself, and gets what the task has changed as open
-// documents.
+// view is the staged task of a call: its server runs in the task's view of the folder, and no other task uses it. If
+// the view is a layer that no program sees, the server runs in the folder itself, and gets what the task has changed as
+// open documents.
 type view struct {
 	task  string
 	root  *os.Root // the folder of the server, while the call runs

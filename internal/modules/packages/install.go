@@ -141,8 +141,8 @@ func (k *manager) install(ctx context.Context, c *tool.Call, in installIn) (jobO
 	)
 }
 
-// reclaim makes a package that a job was changing what the job can begin with again, if its node has died. done says that
-// the job had done it.
+// reclaim makes a package that a job was changing what the job can begin with again, if its node has died. done says
+// that the job had done it.
 func (k *manager) reclaim(ctx context.Context, c *tool.Call, id string) (i packages.Info, done bool, err error) {
 	job, again := tool.JobOf(c)
 	if !again {

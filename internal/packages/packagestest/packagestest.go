@@ -47,8 +47,8 @@ func Main(out io.Writer) {
 // float holds, which the tool raw gives.
 const Result = `{"zeta":[1,2.50,12345678901234567890],"content":[{"type":"text","text":"raw","x":1e400}],"structuredContent":{"n":12345678901234567890},"alpha":null}`
 
-// Thing is the URI of the resource that the server has which is started to be "resources". Its tool where reports a change of
-// it.
+// Thing is the URI of the resource that the server has which is started to be "resources". Its tool where reports a
+// change of it.
 const Thing = "test:///thing"
 
 type server struct {

@@ -37,8 +37,8 @@ type Plan struct {
 	Route       bool       // every address leads to the loopback interface, and Ports are listened on
 	Ports       []int64    // TCP ports of every address that the host accepts connections at
 	Groups      []int64    // further groups of programs, if Range is set
-	// Base is the root folder of an image. A writable layer lies over it, of which DiskBytes and DiskFiles count, too. To is
-	// "/", or "" if there is none, and the root consists of Trees, which can only be read.
+	// Base is the root folder of an image. A writable layer lies over it, of which DiskBytes and DiskFiles count, too.
+	// To is "/", or "" if there is none, and the root consists of Trees, which can only be read.
 	Base Tree
 }
 

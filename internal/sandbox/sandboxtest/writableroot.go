@@ -8,8 +8,8 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// writableRoot checks an image that can be written to: what is written is in the sandbox alone, counts for its disk, and
-// leads nowhere by links of the image.
+// writableRoot checks an image that can be written to: what is written is in the sandbox alone, counts for its disk,
+// and leads nowhere by links of the image.
 func (s suite) writableRoot(t *testing.T, root string) {
 	t.Helper()
 	if s.driver.Name() != "namespaces" {

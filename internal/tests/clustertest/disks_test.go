@@ -119,8 +119,9 @@ func TestPowerLossOfAll(t *testing.T) {
 	}
 }
 
-// TestAnOldImageThenDeaths sets the disk of a machine back to what it was before writes that its engine has acknowledged,
-// while one other node has not got them, then ends the only node that has them: the two others must not go on without.
+// TestAnOldImageThenDeaths sets the disk of a machine back to what it was before writes that its engine has
+// acknowledged, while one other node has not got them, then ends the only node that has them: the two others must not
+// go on without.
 func TestAnOldImageThenDeaths(t *testing.T) {
 	if !long() {
 		t.Skip("set GATEHOUSE_TEST_ALL to set a disk back")

@@ -77,8 +77,8 @@ func (k natsKey) sign(t *testing.T, about natsKey, claims map[string]any) string
 	return text + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(k.secret, []byte(text)))
 }
 
-// externalServer starts a NATS server with JetStream that asks for credentials, as an administrator runs it, and returns
-// its address and the file of the credentials.
+// externalServer starts a NATS server with JetStream that asks for credentials, as an administrator runs it, and
+// returns its address and the file of the credentials.
 func externalServer(t *testing.T) (address, credentials string) {
 	t.Helper()
 	operator, account, system, user := newNatsKey(t, natsOperator), newNatsKey(t, natsAccount),

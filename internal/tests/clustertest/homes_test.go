@@ -100,8 +100,8 @@ func ends(t *testing.T, cmd *exec.Cmd) string {
 	return out.String()
 }
 
-// TestANodeInstallsByTheSameLock installs a package of npm on one node, which runs on each: the others install it by the
-// lock file that npm has written there.
+// TestANodeInstallsByTheSameLock installs a package of npm on one node, which runs on each: the others install it by
+// the lock file that npm has written there.
 func TestANodeInstallsByTheSameLock(t *testing.T) {
 	if !long() {
 		t.Skip("set GATEHOUSE_TEST_ALL to install a package of npm's registry")

@@ -13,8 +13,8 @@ import (
 	"gatehouse/internal/packages/packagestest"
 )
 
-// slowPackage returns the arguments of the installation of a package whose server does not start before a file is there,
-// and the paths of that and of the file in which each start writes a line.
+// slowPackage returns the arguments of the installation of a package whose server does not start before a file is
+// there, and the paths of that and of the file in which each start writes a line.
 func slowPackage(t *testing.T, id string) (args map[string]any, open, starts string) {
 	t.Helper()
 	self, err := os.Executable()
@@ -54,8 +54,8 @@ func taskState(t *testing.T, n *node, token, id string) (status, answer string) 
 }
 
 // TestJobsAreTakenOver kills the node of an installation while that runs. Exactly one other node goes on with it, under
-// the same id: a client that asks any node sees it work, and then its end. The node that was killed returns and says the
-// same; a job that cannot be run again is told as lost, by it as well.
+// the same id: a client that asks any node sees it work, and then its end. The node that was killed returns and says
+// the same; a job that cannot be run again is told as lost, by it as well.
 func TestJobsAreTakenOver(t *testing.T) {
 	t.Parallel()
 	nodes := startNodes(t, "package", "process")

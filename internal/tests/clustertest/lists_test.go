@@ -61,8 +61,8 @@ func TestListsNameTheirNodes(t *testing.T) {
 	})
 }
 
-// hearEvents connects a WebSocket client to a node, which subscribes to all events until the test ends, and returns what
-// it has heard.
+// hearEvents connects a WebSocket client to a node, which subscribes to all events until the test ends, and returns
+// what it has heard.
 func hearEvents(t *testing.T, n *node, token string) (heard func() string) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -101,8 +101,8 @@ func hearEvents(t *testing.T, n *node, token string) (heard func() string) {
 	return heard
 }
 
-// TestCallsOfContextsOnAllNodes has more calls of a context at all nodes than may run at once in it: they wait, and never
-// run more together. One node alone may run as many; when a node has died while it ran them, the others may.
+// TestCallsOfContextsOnAllNodes has more calls of a context at all nodes than may run at once in it: they wait, and
+// never run more together. One node alone may run as many; when a node has died while it ran them, the others may.
 func TestCallsOfContextsOnAllNodes(t *testing.T) {
 	t.Parallel()
 	const most = 2

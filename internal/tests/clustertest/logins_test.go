@@ -12,9 +12,9 @@ import (
 	"gatehouse/internal/tests/oauthtest"
 )
 
-// TestLoginsFinishOnAnyNode begins the login at the server of a package on one node and finishes it on another, once and
-// for its principal alone; all nodes then call the package with it. A login with a password that ends with the browser
-// is one of all nodes, until it is ended on any.
+// TestLoginsFinishOnAnyNode begins the login at the server of a package on one node and finishes it on another, once
+// and for its principal alone; all nodes then call the package with it. A login with a password that ends with the
+// browser is one of all nodes, until it is ended on any.
 func TestLoginsFinishOnAnyNode(t *testing.T) {
 	t.Parallel()
 	nodes := startNodes(t, "package")

@@ -141,8 +141,8 @@ func whenLong(t *testing.T) []string {
 	return []string{"GATEHOUSE_CLUSTER_LEASE=1s", "GATEHOUSE_SESSIONS_MAX=200000"}
 }
 
-// TestCostOfACall compares a stateless call on a node with one on a host without a cluster. What each takes without calls
-// is not counted.
+// TestCostOfACall compares a stateless call on a node with one on a host without a cluster. What each takes without
+// calls is not counted.
 func TestCostOfACall(t *testing.T) {
 	env := whenLong(t)
 	nodes := startNodesIn(t, env)

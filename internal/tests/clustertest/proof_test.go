@@ -153,8 +153,8 @@ func (c *clients) finish(t *testing.T) {
 	must := func(m *machine, op operation) outcome {
 		op.Until = 15 * time.Second
 		var out outcome
-		// What was refused because it is not fresh, or has no leader yet, is asked again: connections that were cut may be
-		// given up only now, and made anew.
+		// What was refused because it is not fresh, or has no leader yet, is asked again: connections that were cut may
+		// be given up only now, and made anew.
 		for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 			if out = c.h.record(c.f, 9, m, op); out.Error == "" || out.Error == "none" {
 				return out

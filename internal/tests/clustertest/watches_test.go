@@ -22,8 +22,8 @@ func bindFolder(cmd *exec.Cmd, path string) {
 	cmd.Path, cmd.Err = exec.LookPath("unshare")
 }
 
-// TestWatchesOnAllNodes subscribes on one node to a file that each node has its own of, as on machines of their own, and
-// changes it on each. When a node dies the client is told to read again.
+// TestWatchesOnAllNodes subscribes on one node to a file that each node has its own of, as on machines of their own,
+// and changes it on each. When a node dies the client is told to read again.
 func TestWatchesOnAllNodes(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("unshare"); err != nil || os.Getuid() != 0 {
