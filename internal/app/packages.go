@@ -3,6 +3,8 @@ package app
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -168,6 +170,43 @@ func (a *App) addPackages(m *packages.Manager) {
 		a.followSessions(ctx, m)
 		return nil
 	})
+	a.addPart("commands", func(ctx context.Context) error {
+		a.serveCommands(ctx, m)
+		<-ctx.Done() // the host ends with each of its parts, and it does not need this one
+		return nil
+	})
+}
+
+// PackageSocket returns the path of the Unix socket at which the host that runs the packages of a data folder serves
+// the commands of its user, whichever listeners its settings name; "" if there is no folder for it. Its name is
+// short, because paths of sockets are.
+func PackageSocket(f config.Folders) string {
+	if f.Runtime == "" || f.Data == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(filepath.Clean(f.Data)))
+	return filepath.Join(f.Runtime, "packages-"+hex.EncodeToString(sum[:4])+".sock")
+}
+
+// serveCommands serves PackageSocket from the time that this host has the packages until ctx is done. It is no
+// listener of the settings: the host ends with its last client as it would without it.
+func (a *App) serveCommands(ctx context.Context, m *packages.Manager) {
+	path := PackageSocket(a.cfg.Folders)
+	if path == "" {
+		return
+	}
+	select {
+	case <-m.Acquired():
+	case <-ctx.Done():
+		return
+	}
+	l, err := a.OpenUnix(ctx, path)
+	if err == nil {
+		err = l.Serve(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
+		a.log.Warn("commands such as gatehouse package list cannot reach this host", "socket", path, "err", err)
+	}
 }
 
 // followSessions tells the packages what happens to sessions until ctx is done.

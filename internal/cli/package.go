@@ -21,7 +21,6 @@ import (
 	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/internal/mcp/client"
 	"gatehouse/internal/packages"
-	"gatehouse/internal/server/daemon"
 )
 
 const packageModule = "package"
@@ -33,9 +32,9 @@ func packageCommand(w Environment) *cobra.Command {
 		Long: `Install and manage third-party MCP servers. Their tools are then tools of this
 host, under names NAME_TOOL.
 
-The commands talk to the daemon if it runs, or to the host that --url or --unix
-names. Otherwise they work on the data folder themselves, and hosts of this user
-that run see the change within seconds.`,
+The commands talk to the daemon, or to another host of this user that runs the
+packages, or to the host that --url or --unix names. If none runs they work on the
+data folder themselves.`,
 		Example: `  gatehouse package add memory npm:@modelcontextprotocol/server-memory
   gatehouse package list
   gatehouse package tools memory --off delete_entities
@@ -111,8 +110,8 @@ type admin struct {
 	close  func()
 }
 
-// connect finds the host that has the packages: the named one, the daemon if it
-// runs, or one inside this process.
+// connect finds the host that has the packages: the named one, the daemon or another
+// host of this user if it runs, or one inside this process.
 func (p *packageFlags) connect(c *cobra.Command, w Environment) (*admin, error) {
 	t := p.t // the command may run again
 	if !t.running() {
@@ -120,9 +119,7 @@ func (p *packageFlags) connect(c *cobra.Command, w Environment) (*admin, error) 
 		if err != nil {
 			return nil, err
 		}
-		if _, err := daemon.Ask(c.Context(), socketPath(l.Config)); err == nil {
-			t.daemon = true
-		}
+		t.findHolder(c.Context(), l.Config)
 	}
 	cl, end, err := t.connectTarget(c, w)
 	if err != nil {

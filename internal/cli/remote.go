@@ -339,8 +339,8 @@ func (t *target) listTools(c *cobra.Command, w Environment) ([]client.Tool, erro
 	return all, nil
 }
 
-// holdsPackages changes a target to the host that has the packages: the daemon if it runs, or else one in this
-// process that uses the data folder. It reports whether there are packages.
+// holdsPackages changes a target to the host that has the packages: the daemon or another host that runs, or
+// else one in this process that uses the data folder. It reports whether there are packages.
 func (t *target) holdsPackages(ctx context.Context, w Environment) bool {
 	l, err := readSettings(w)
 	if err != nil {
@@ -350,9 +350,27 @@ func (t *target) holdsPackages(ctx context.Context, w Environment) bool {
 	if err != nil || len(all) == 0 {
 		return false
 	}
-	_, err = daemon.Ask(ctx, socketPath(l.Config))
-	t.daemon, t.packages = err == nil, err != nil
+	t.findHolder(ctx, l.Config)
+	t.packages = !t.running()
 	return true
+}
+
+// findHolder names the running host that has the packages, if there is one: the daemon, or another host of this user,
+// which serves commands on a socket of its own.
+func (t *target) findHolder(ctx context.Context, cfg config.Config) {
+	if _, err := daemon.Ask(ctx, socketPath(cfg)); err == nil {
+		t.daemon = true
+		return
+	}
+	path := app.PackageSocket(cfg.Folders)
+	if path == "" {
+		return
+	}
+	var d net.Dialer
+	if conn, err := d.DialContext(ctx, "unix", path); err == nil {
+		conn.Close()
+		t.unix = path
+	}
 }
 
 // findTool returns the tool with a name, or an error that suggests another: a tool of this list, or one of a

@@ -101,7 +101,7 @@ func (h *Manager) Check(plan *Plan) error {
 	others := slices.Sorted(maps.Keys(h.all))
 	switch {
 	case h.release == nil:
-		return errOtherHost()
+		return h.errOtherHost()
 	case h.all[r.ID] != nil:
 		return &tool.Refusal{
 			Code:    tool.CodeExists,

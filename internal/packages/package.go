@@ -414,7 +414,7 @@ func (h *Manager) List() (all []Info, err error) {
 	here := h.release != nil || h.closed
 	h.mu.Unlock()
 	if !here && !h.unused() {
-		return nil, errOtherHost()
+		return nil, h.errOtherHost()
 	}
 	for _, p := range h.sortedPackages() {
 		all = append(all, p.info())

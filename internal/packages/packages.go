@@ -129,6 +129,8 @@ const (
 	defaultQuestionTimeout = 5 * time.Minute
 
 	acquireInterval = 5 * time.Second // while another host has the packages
+	// commandPatience is how long a command waits for another one, which found no running host either, to end.
+	commandPatience = 2 * time.Second
 )
 
 // Manager manages the packages of one folder. It is safe for concurrent use.
@@ -144,10 +146,12 @@ type Manager struct {
 	// mu guards what follows, up to wake.
 	mu      sync.Mutex
 	release func() error // of the lock; nil while another host has it
-	closed  bool
-	all     map[string]*managedPackage
-	offered []Offered // as of the last change; nil when it has to be made
-	epoch   uint64    // how often it was forgotten
+
+	acquired chan struct{} // closed when this host has acquired the packages
+	closed   bool
+	all      map[string]*managedPackage
+	offered  []Offered // as of the last change; nil when it has to be made
+	epoch    uint64    // how often it was forgotten
 
 	declared []Declared // by the settings
 
@@ -183,12 +187,19 @@ var errClosing = errors.New("the host is stopping")
 func Open(o Options) (*Manager, error) {
 	h := newManager(o)
 	got, err := h.acquireUsed()
+	if o.Manual {
+		end := time.Now().Add(commandPatience)
+		for err == nil && !got && !h.unused() && time.Now().Before(end) {
+			time.Sleep(commandPatience / 40)
+			got, err = h.acquireUsed()
+		}
+	}
 	if err != nil && !o.Lazy {
 		return nil, fmt.Errorf("packages: %w", err)
 	}
 	if err != nil {
 		h.log.Warn("packages cannot be loaded", "err", err)
-	} else if !got && !h.unused() {
+	} else if !got && !h.unused() && !h.opts.Manual {
 		h.log.Warn("another host of the same data folder runs the packages, so their tools are not here; "+
 			"clients that start gatehouse stdio in place of gatehouse serve share one host", "folder", o.Folder)
 	}
@@ -229,7 +240,8 @@ func newManager(o Options) *Manager {
 	o.circuit = circuitPolicy{
 		cmp.Or(o.circuit.failures, 5), cmp.Or(o.circuit.first, time.Second), cmp.Or(o.circuit.max, time.Minute),
 	}
-	h := &Manager{opts: o, log: o.Log, all: map[string]*managedPackage{}, wake: make(chan struct{}, 1)}
+	h := &Manager{opts: o, log: o.Log, all: map[string]*managedPackage{}, wake: make(chan struct{}, 1),
+		acquired: make(chan struct{})}
 	h.started = limit.NewShares(limit.Resource{Name: "instances of servers", Total: int64(o.Instances)})
 	h.calls, h.roots.of = newCallTable(o.Parked, o.Question), map[string]string{}
 	if o.Alone != nil {
@@ -300,8 +312,12 @@ func (h *Manager) acquire() (got bool, err error) {
 		return false, errors.Join(err, l.Release())
 	}
 	h.release = l.Release
+	close(h.acquired)
 	return true, nil
 }
+
+// Acquired returns a channel that is closed when this host runs the packages of its folder.
+func (h *Manager) Acquired() <-chan struct{} { return h.acquired }
 
 // Run starts the servers with start always, and stops idle servers, until ctx is done.
 // It returns when every server has exited.
@@ -422,18 +438,23 @@ func (h *Manager) addWork() (leave func(), err error) {
 	case h.closed:
 		return nil, &tool.Refusal{Code: tool.CodeUnavailable, Message: errClosing.Error()}
 	case h.release == nil:
-		return nil, errOtherHost()
+		return nil, h.errOtherHost()
 	}
 	h.work.Add(1)
 	return h.work.Done, nil
 }
 
-func errOtherHost() *tool.Refusal {
+func (h *Manager) errOtherHost() *tool.Refusal {
+	next := "Start the client with gatehouse stdio in place of gatehouse serve, so that it shares that host; " +
+		"or end that host, and this one takes them over."
+	if h.opts.Manual { // a command, which would have asked that host if it had answered
+		next = "That host does not answer commands on its own socket: its log says why. Name one of its listeners with " +
+			"--url or --unix, or end it and run the command again."
+	}
 	return &tool.Refusal{
 		Code:    tool.CodeBusy,
 		Message: "another host of the same data folder runs the packages",
-		Next: "Start the client with gatehouse stdio in place of gatehouse serve, so that it shares that host; " +
-			"or end that host, and this one takes them over.",
+		Next:    next,
 	}
 }
 
@@ -454,7 +475,7 @@ func (h *Manager) findPackage(id string) (*managedPackage, error) {
 		return p, nil
 	}
 	if h.release == nil && !h.closed && !h.opts.Lazy {
-		return nil, errOtherHost()
+		return nil, h.errOtherHost()
 	}
 	return nil, errNoPackage(id)
 }
