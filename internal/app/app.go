@@ -315,6 +315,7 @@ func (a *App) buildHost(context.Context) error {
 			Info:         introduce(a.opts.Info),
 			Instructions: a.instructions,
 			StepUp:       a.who.StepUp,
+			Present:      a.who.Present,
 		},
 	}
 	if a.stage != nil {

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -132,6 +133,8 @@ type Request struct {
 	sent   json.RawMessage // see CallerArgs
 	task   string          // in whose view the call runs; "" for the folders themselves
 	stages bool            // what the call changes is staged in the task
+
+	approved bool // a user or an operator has approved the call
 }
 
 // CallerArgs returns the arguments that the caller sent, with defaults after the call has begun. A further round of the
@@ -231,7 +234,9 @@ func (d *Dispatcher) admit(r *Request) (bool, Result, error) {
 		}
 		return true, Result{}, nil
 	case v.Kind != permit.Refuse && isTool && r.mayAsk():
-		return d.approve(r, v)
+		ok, res, err := d.approve(r, v)
+		r.approved = ok
+		return ok, res, err
 	}
 	reason := v.Reason
 	switch {
@@ -246,6 +251,28 @@ func (d *Dispatcher) admit(r *Request) (bool, Result, error) {
 		return false, refusalResult(ref), nil
 	}
 	return false, Result{}, ref
+}
+
+// Readmit decides again about a call whose job is to run again, because the rules and the rights of its caller may have
+// changed since it was admitted. A rule that asks is content with an approval that was used for this call before. The
+// error is a *tool.Refusal, and is recorded.
+func (d *Dispatcher) Readmit(r *Request, approved bool) error {
+	v := r.Entry.Gate.Decide(r.Args, &r.Facts.Caller)
+	asks := v.Kind == permit.AskClient || v.Kind == permit.AskOperator
+	if v.Kind == permit.Allow || asks && approved {
+		return nil
+	}
+	reason := cmp.Or(v.Reason, "not allowed here")
+	switch {
+	case asks:
+		reason = "it needs an approval now, which it had not when it was called"
+	case v.Kind == permit.Stage:
+		reason = "what it changes must be staged now"
+	}
+	d.recordRefused(r, audit.Denied, "its job did not run again: "+reason)
+	ref := tool.Refuse(tool.CodeDenied, "%s was not run again after its host had ended: %s", r.Entry.Listed, reason)
+	ref.Next = "Part of its work may have been done. Call it again if you still need it."
+	return ref
 }
 
 // mayAsk reports whether a user or an operator can be asked about the call: if it came from a client, or from a
@@ -319,6 +346,7 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 			Caller: d.askedCaller(r), Args: args, Params: r.Params,
 			Recorded: theirs, State: r.State, Left: limit, Depth: r.Depth,
 			Unpaged: r.Entry.Unpaged, Forward: r.Forward, Logs: r.Logs, Task: r.task, Stages: r.stages,
+			Approved: r.approved,
 		},
 	}
 	if r.Name == "" {

@@ -30,12 +30,13 @@ type Request struct {
 	State    []byte                     `json:"state,omitempty"`
 	Left     time.Duration              `json:"left,omitempty"` // until the deadline; 0 means none
 	Depth    int                        `json:"depth,omitempty"`
-	Unpaged  bool                       `json:"unpaged,omitempty"` // see tool.Call
-	Forward  map[string]string          `json:"forward,omitempty"` // see tool.Call
-	Logs     string                     `json:"logs,omitempty"`    // see tool.Call
-	Task     string                     `json:"task,omitempty"`    // see tool.Call
-	Stages   bool                       `json:"stages,omitempty"`  // what it changes is staged in Task
-	Copy     bool                       `json:"copy,omitempty"`    // each node runs it, so that none sends it on
+	Unpaged  bool                       `json:"unpaged,omitempty"`  // see tool.Call
+	Forward  map[string]string          `json:"forward,omitempty"`  // see tool.Call
+	Logs     string                     `json:"logs,omitempty"`     // see tool.Call
+	Task     string                     `json:"task,omitempty"`     // see tool.Call
+	Stages   bool                       `json:"stages,omitempty"`   // what it changes is staged in Task
+	Copy     bool                       `json:"copy,omitempty"`     // each node runs it, so that none sends it on
+	Approved bool                       `json:"approved,omitempty"` // a user or an operator has approved the call
 }
 
 // Notes receives what a running call reports besides its result. Its methods do not block for long, may be called

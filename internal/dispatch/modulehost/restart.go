@@ -21,6 +21,7 @@ type Start struct {
 	Args     json.RawMessage            `json:"args,omitempty"`
 	Params   json.RawMessage            `json:"params,omitempty"`
 	Recorded map[string]json.RawMessage `json:"recorded,omitempty"`
+	Approved bool                       `json:"approved,omitempty"` // see bus.Request
 }
 
 // restart is one run of a handler for a job that runs again.
@@ -55,7 +56,7 @@ func (rc *running) start() *Start {
 	return &Start{
 		Call: r.Call, Module: r.Module, Name: cmp.Or(r.Entry, r.Name), Args: slices.Clone(r.Args),
 		Params:   slices.Clone(r.Params),
-		Recorded: maps.Clone(rc.recorded),
+		Recorded: maps.Clone(rc.recorded), Approved: r.Approved,
 	}
 }
 

@@ -36,6 +36,9 @@ type Options struct {
 	Tasks    Tasks // nil means Jobs
 	// Restart runs a job of another node again that a handler has started; nil if there are no other nodes.
 	Restart func(job string, who tool.Caller, from *modulehost.Start) modulehost.Round
+	// Present returns a caller of an earlier time with the roles that it has now, or a *tool.Refusal if its user or its
+	// credential was removed. A nil function returns all callers as they are.
+	Present func(context.Context, tool.Caller) (tool.Caller, error)
 	// Elsewhere watches a resource on the other nodes of a cluster, for a caller; nil means that there are none.
 	Elsewhere func(who tool.Caller, uri string, changed func(json.RawMessage)) (stop func())
 	Seal      *seal.Ring

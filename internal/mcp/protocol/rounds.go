@@ -121,7 +121,12 @@ func (e *Engine) runRound(
 		}
 	}
 	e.rounds.dropRound(job.ID())
-	if err := e.finishRound(job, out.Result, err); err != nil && !errors.Is(err, jobs.ErrSettled) {
+	e.endRound(job, out.Result, err)
+}
+
+// endRound ends a job with the result or the error of its last round.
+func (e *Engine) endRound(job *jobs.Running, res tool.Result, err error) {
+	if err := e.finishRound(job, res, err); err != nil && !errors.Is(err, jobs.ErrSettled) {
 		e.opts.Log.Error("job outcome is lost", "job", job.ID(), "err", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"gatehouse/internal/dispatch"
 	"gatehouse/internal/dispatch/jobs"
 	"gatehouse/internal/dispatch/modulehost"
+	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/mcp/session"
@@ -266,6 +267,25 @@ func (e *Engine) CanResume(ctx context.Context, rec jobs.Record, canRestart func
 	return err == nil && v.Tool(q.Tool) != nil
 }
 
+// readmit passes the call that has started a job through the rules of today.
+func (e *Engine) readmit(ctx context.Context, q *taskRequest) error {
+	facts := &session.Facts{Caller: q.Caller, Cut: e.opts.Views.Cut(q.Caller)}
+	v, err := e.opts.Views.View(ctx, &facts.Caller, facts.Cut)
+	if err != nil {
+		return tool.Refuse(tool.CodeDenied, "%s was not run again after its host had ended: context %q: %v", q.Start.Name,
+			q.Caller.Context, err)
+	}
+	for _, entry := range v.Entries(views.Tools) {
+		if entry.Module == q.Start.Module && entry.Name == q.Start.Name {
+			return e.opts.Calls.Readmit(&dispatch.Request{
+				ID: q.Start.Call, Facts: facts, Entry: entry, Method: "tools/call", Args: q.Start.Args, Params: q.Start.Params,
+			}, q.Start.Approved)
+		}
+	}
+	return tool.Refuse(tool.CodeDenied, "%s was not run again after its host had ended: its caller is not offered it now",
+		q.Start.Name)
+}
+
 // resumeJob runs the next round of a job when all its questions are answered.
 func (e *Engine) resumeJob(ctx context.Context, rec jobs.Record, run *jobs.Running) {
 	if round, ok := e.rounds.findRound(rec.ID); ok {
@@ -277,7 +297,19 @@ func (e *Engine) resumeJob(ctx context.Context, rec jobs.Record, run *jobs.Runni
 		run.Fail(&tool.WireError{Code: CodeInternal, Message: "this job is from another release of the host"})
 		return
 	}
+	if e.opts.Present != nil {
+		now, err := e.opts.Present(ctx, q.Caller)
+		if err != nil {
+			e.endRound(run, tool.Result{}, err)
+			return
+		}
+		q.Caller = now
+	}
 	if q.Start != nil && e.opts.Restart != nil {
+		if err := e.readmit(ctx, &q); err != nil {
+			e.endRound(run, tool.Result{}, err)
+			return
+		}
 		e.runRound(ctx, run, e.opts.Restart(rec.ID, q.Caller, q.Start), rec.Recorded, rec.State)
 		return
 	}

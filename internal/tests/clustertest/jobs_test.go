@@ -65,6 +65,7 @@ func TestJobsAreTakenOver(t *testing.T) {
 	job := find(t, `"job":"([a-z2-7]+_[a-z2-7]{10})"`, begun)
 	lost := startJobAs(t, nodes[0], token)
 	eventually(t, "the installation has started the server", func() bool { return lines(starts) == 1 })
+	checkWithoutRights := startInstallsWithoutRights(t, nodes[0], nodes[1])
 
 	nodes[0].cmd.Process.Kill()
 	nodes[0].cmd.Wait()
@@ -102,6 +103,7 @@ func TestJobsAreTakenOver(t *testing.T) {
 			return strings.Contains(n.callAs(t, token, "job_wait", map[string]any{"id": lost}), "lost: node")
 		})
 	}
+	checkWithoutRights(nodes[2])
 	close(done)
 	polling.Wait()
 
@@ -120,8 +122,42 @@ func TestJobsAreTakenOver(t *testing.T) {
 	eventually(t, "the node that returned has the package", func() bool {
 		return strings.Contains(back.callAs(t, token, "up_where", map[string]any{}), "home=")
 	})
-	if n := installs(nodes); n != 2 {
-		t.Errorf("the installation was begun %d times, want 2", n)
+	if n := installs(nodes); n != 4 {
+		t.Errorf("%d jobs and runs, want three jobs of which one node each goes on with one, and the first run", n)
+	}
+}
+
+// startInstallsWithoutRights starts an installation of each of two administrators, then takes the role of one and
+// revokes the token of the other. It returns a function that checks at a node that no node has gone on with theirs.
+func startInstallsWithoutRights(t *testing.T, n, other *node) func(at *node) {
+	t.Helper()
+	type caller struct{ job, token, starts, said string }
+	callers := map[string]*caller{"demoted": {said: "denied"}, "revoked": {said: "was revoked"}}
+	for name, c := range callers {
+		n.command(t, "user", "add", name, "--no-password", "--role", "admin")
+		c.token = strings.TrimSpace(n.command(t, "token", "create", "--user", name, "--name", "test"))
+		var args map[string]any
+		args, _, c.starts = slowPackage(t, name)
+		c.job = find(t, `"job":"([a-z2-7]+_[a-z2-7]{10})"`, n.callAs(t, c.token, "package_install", args))
+		eventually(t, "the installation has started the server", func() bool { return lines(c.starts) == 1 })
+	}
+	other.command(t, "user", "roles", "demoted")
+	other.command(t, "token", "revoke", find(t, `(t_[a-z2-7]+)`, other.command(t, "token", "list", "--user", "revoked")))
+	callers["revoked"].token = strings.TrimSpace(other.command(t, "token", "create", "--user", "revoked", "--name", "new"))
+	return func(at *node) {
+		for name, c := range callers {
+			var got string
+			eventually(t, "the job of a caller without rights has ended", func() bool {
+				got = at.callAs(t, c.token, "job_wait", map[string]any{"id": c.job, "seconds": 1})
+				return strings.Contains(got, `"isError":true`)
+			})
+			if !strings.Contains(got, c.said) {
+				t.Errorf("%s: the job has ended with %.400s", name, got)
+			}
+			if lines(c.starts) != 1 || strings.Contains(got, `"tools":[`) {
+				t.Errorf("%s: the installation ran again: %.400s", name, got)
+			}
+		}
 	}
 }
 
