@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/cluster"
 	"gatehouse/internal/cluster/nodetest"
 	"gatehouse/internal/mcp/seal"
@@ -118,5 +119,96 @@ func TestSealedStateOfAllNodes(t *testing.T) {
 				return r.Seal("test", nil, nil, later)[:6] != old
 			})
 		}
+	}
+}
+
+// TestKeysOfSecretsAreRotated has all nodes find at once that the key of the secrets is old. Each reads all secrets all the
+// time, and has the new key in the end.
+func TestKeysOfSecretsAreRotated(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	log := slog.New(slog.DiscardHandler)
+	var nodes []*clusterNodes
+	for _, n := range nodetest.Start(t) {
+		a := &App{log: log}
+		a.cfg.Folders.Config, a.cfg.Folders.Data = t.TempDir(), t.TempDir()
+		if err := os.MkdirAll(ClusterFolder(a.cfg.Folders.Data), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		c := &clusterNodes{Node: n, app: a, log: log}
+		a.nodes = c
+		if err := c.shareSecrets(ctx); err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() { c.files.Run(ctx, log) })
+		nodes = append(nodes, c)
+	}
+	if err := nodes[0].app.secretStore().Set("A", secret.New("one")); err != nil {
+		t.Fatal(err)
+	}
+	first, err := nodes[0].app.secretStore().Recipient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nodes[0].rotateSecrets(ctx, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := nodes[0].app.secretStore().Recipient(); err != nil || now != first {
+		t.Errorf("a key that is not old was replaced by %s, %v", now, err)
+	}
+	reads := func(c *clusterNodes) error {
+		got, err := c.app.secretStore().Get("A")
+		if err == nil && got.Reveal() != "one" {
+			err = fmt.Errorf("it is %q", got.Reveal())
+		}
+		return err
+	}
+	for _, c := range nodes {
+		for end := time.Now().Add(time.Minute); reads(c) != nil && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		}
+	}
+	var rotating, reading sync.WaitGroup
+	done := make(chan struct{})
+	for _, c := range nodes {
+		rotating.Go(func() {
+			if err := c.rotateSecrets(ctx, time.Nanosecond); err != nil {
+				t.Error(err)
+			}
+		})
+		reading.Go(func() {
+			for {
+				if err := reads(c); err != nil {
+					t.Errorf("while the key is rotated: %v", err)
+					return
+				}
+				select {
+				case <-done:
+					return
+				case <-time.After(time.Millisecond):
+				}
+			}
+		})
+	}
+	rotating.Wait()
+	close(done)
+	reading.Wait()
+	var keys []string
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		keys = nil
+		for _, c := range nodes {
+			public, err := c.app.secretStore().Recipient()
+			if err != nil {
+				t.Fatal(err)
+			}
+			keys = append(keys, public)
+		}
+		if keys[0] != first && keys[0] == keys[1] && keys[1] == keys[2] {
+			break
+		}
+	}
+	if keys[0] == first || keys[0] != keys[1] || keys[1] != keys[2] {
+		t.Errorf("the keys of the nodes are %q, the first was %s", keys, first)
 	}
 }

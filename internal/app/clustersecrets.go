@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/cluster"
@@ -99,6 +100,15 @@ type visitorsFiles struct{ folders config.Folders }
 
 // Change implements secret.Shared.
 func (v visitorsFiles) Change(path string, change func([]byte) ([]byte, error)) error {
+	return v.with(path, func(f *filelog.Files) error { return f.Change(path, change) })
+}
+
+// Refresh implements secret.Shared.
+func (v visitorsFiles) Refresh(path string) error {
+	return v.with(path, func(f *filelog.Files) error { return f.Refresh(path) })
+}
+
+func (v visitorsFiles) with(path string, do func(*filelog.Files) error) error {
 	n, err := cluster.Visitor(ClusterFolder(v.folders.Data))
 	if err != nil {
 		return fmt.Errorf("%s belongs to all nodes of a cluster: %w", path, err)
@@ -111,5 +121,45 @@ func (v visitorsFiles) Change(path string, change func([]byte) ([]byte, error)) 
 	if err != nil {
 		return err
 	}
-	return files.Change(path, change)
+	return do(files)
+}
+
+// RotateSecrets makes a new key of the secrets and the logins of packages, and encrypts both with it.
+func RotateSecrets(f config.Folders, keyFile string) error {
+	s := SecretStore(f, keyFile)
+	if mark, _ := sharedFilesOf(f); keyFile != "" && filelog.Has(mark) {
+		return fmt.Errorf("the key of the secrets is in %s on each node of the cluster (secrets.key_file), so that a command "+
+			"cannot change it on all: on every node write a new key as the first line that is a key, keep the old one "+
+			"below it, and then change any secret", keyFile)
+	}
+	return s.Rotate("", s.Logins())
+}
+
+// secretsLife is how long a key of the cluster encrypts secrets before a node makes another one, as keysLife for sealed
+// state. It is longer because keys that are no longer kept make public keys of earlier times useless.
+const secretsLife = 90 * 24 * time.Hour
+
+// rotateSecrets makes a new key if the cluster's has encrypted for so long. One node does it.
+func (c *clusterNodes) rotateSecrets(ctx context.Context, life time.Duration) error {
+	if c.files == nil || c.app.cfg.Secrets.KeyFile != "" {
+		return nil
+	}
+	_, paths := sharedFilesOf(c.app.cfg.Folders)
+	changed, err := c.files.Changed(ctx, paths[secretsKey])
+	if err != nil || time.Since(changed) < life {
+		return err
+	}
+	s := c.app.secretStore()
+	public, err := s.Recipient()
+	if err != nil {
+		return err
+	}
+	err = s.Rotate(public, s.Logins())
+	if errors.Is(err, secret.ErrRotated) {
+		return nil
+	}
+	if err == nil {
+		c.log.Info("the key of the secrets was rotated")
+	}
+	return err
 }

@@ -26,11 +26,12 @@ that GATEHOUSE_SECRET_KEY_FILE names. A context refers to a secret by its name, 
 ${secret:NAME} in its env. No command prints the value of a secret.`,
 		Example: `  gatehouse secret set GITHUB_TOKEN < token
   gatehouse secret list
-  gatehouse secret remove GITHUB_TOKEN`,
+  gatehouse secret remove GITHUB_TOKEN
+  gatehouse secret rotate`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(secretSet(w), secretList(w), secretRemove(w))
+	c.AddCommand(secretSet(w), secretList(w), secretRemove(w), secretRotate(w))
 	return c
 }
 
@@ -154,6 +155,30 @@ func secretRemove(w Environment) *cobra.Command {
 			}
 			fmt.Fprintf(w.Err, "[gatehouse] Removed secret %s\n", args[0])
 			return writeDown(w, changed{"secret.removed", named(args[0])})
+		},
+	}
+}
+
+func secretRotate(w Environment) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rotate",
+		Short: "Encrypt the secrets with a new key",
+		Long: `Make a new key, and encrypt the secrets and the logins of packages with it. The
+file of the key keeps the seven keys before it, which only decrypt, so that running
+hosts, backups and what others have encrypted to the earlier public key stay readable.
+In a cluster all nodes get the key, and nodes make a new one every 90 days.`,
+		Example: `  gatehouse secret rotate`,
+		Args:    noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			l, err := readSettings(w)
+			if err != nil {
+				return err
+			}
+			if err := app.RotateSecrets(l.Folders, l.Secrets.KeyFile); err != nil {
+				return err
+			}
+			fmt.Fprintln(w.Err, "[gatehouse] The secrets are encrypted with a new key")
+			return writeDown(w, changed{"secret.rotated", named("")})
 		},
 	}
 }

@@ -45,6 +45,8 @@ type Store struct {
 type Shared interface {
 	// Change replaces a file by what change makes of its newest content, nil if there is none. It may call change again.
 	Change(path string, change func(old []byte) ([]byte, error)) error
+	// Refresh gets the newest content of a file.
+	Refresh(path string) error
 }
 
 // Share returns the store with a file that other hosts have too. They must have the same key. A nil x changes nothing.
@@ -66,9 +68,14 @@ func In(folder, keyFile string) *Store {
 // Logins returns the store of the logins of a folder: the file logins.age, with the key of In. Settings cannot refer
 // to what is in it.
 func Logins(folder, keyFile string) *Store {
-	s := In(folder, keyFile)
-	s.file = filepath.Join(folder, "logins.age")
-	return s
+	return In(folder, keyFile).Logins()
+}
+
+// Logins returns the store of the logins beside this one, with the same key and the same other hosts.
+func (s *Store) Logins() *Store {
+	l := *s
+	l.file = filepath.Join(filepath.Dir(s.file), "logins.age")
+	return &l
 }
 
 // record is one secret in the encrypted file.
@@ -211,7 +218,7 @@ func (s *Store) open(sealed []byte) (map[string]record, error) {
 	if sealed == nil {
 		return map[string]record{}, nil
 	}
-	identity, err := s.identity()
+	identities, err := s.identities()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf(
 			"%w: %s was encrypted with the key that was in %s; restore it, or remove %s and set the secrets again",
@@ -224,32 +231,41 @@ func (s *Store) open(sealed []byte) (map[string]record, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := decrypt(sealed, identity)
+	all, err := decrypt(sealed, identities)
+	if _, other := errors.AsType[*age.NoIdentityMatchError](err); other && s.shared != nil {
+		// Another node has rotated the key, and this one gets it in a moment.
+		if e := s.shared.Refresh(s.key); e == nil {
+			if identities, e = s.identities(); e == nil {
+				all, err = decrypt(sealed, identities)
+			}
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("decrypt %s with the key in %s: %w", s.file, s.key, err)
 	}
 	return all, nil
 }
 
-// identity reads the key. Its errors never quote the content of the file.
+// identity reads the key that encrypts.
 func (s *Store) identity() (*age.X25519Identity, error) {
+	all, err := s.identities()
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// identities reads the keys; see identitiesIn.
+func (s *Store) identities() ([]*age.X25519Identity, error) {
 	b, err := atomicfile.Read(s.key, maxKey)
 	if err != nil {
 		return nil, fmt.Errorf("read the key of the secrets: %w", err)
 	}
-	for line := range strings.Lines(string(b)) {
-		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
-			continue
-		}
-		if i, err := age.ParseX25519Identity(line); err == nil {
-			return i, nil
-		}
-		break
+	all, err := identitiesIn(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s %w", s.key, err)
 	}
-	return nil, fmt.Errorf(
-		"%s holds no key; expected a line that begins with AGE-SECRET-KEY-1, as age-keygen writes",
-		s.key,
-	)
+	return all, nil
 }
 
 // NewKey returns the content of the file of a new key.
@@ -297,8 +313,12 @@ func encrypt(all map[string]record, to age.Recipient) ([]byte, error) {
 	return sealed.Bytes(), nil
 }
 
-func decrypt(sealed []byte, by age.Identity) (map[string]record, error) {
-	r, err := age.Decrypt(bytes.NewReader(sealed), by)
+func decrypt(sealed []byte, keys []*age.X25519Identity) (map[string]record, error) {
+	var by []age.Identity
+	for _, k := range keys {
+		by = append(by, k)
+	}
+	r, err := age.Decrypt(bytes.NewReader(sealed), by...)
 	if err != nil {
 		return nil, err
 	}

@@ -129,6 +129,31 @@ func (f *Files) Change(path string, change func(old []byte) ([]byte, error)) err
 	}
 }
 
+// Refresh gets the newest content of a file.
+func (f *Files) Refresh(path string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), changeTime)
+	defer cancel()
+	r, err := f.record(ctx, path)
+	if err != nil {
+		return err
+	}
+	return f.apply(r)
+}
+
+// Changed returns when a file was changed last, by the clock of the engine.
+func (f *Files) Changed(ctx context.Context, path string) (time.Time, error) {
+	r, err := f.record(ctx, path)
+	return r.At, err
+}
+
+func (f *Files) record(ctx context.Context, path string) (cluster.Record, error) {
+	name := filepath.Base(path)
+	if f.paths[name] != path {
+		return cluster.Record{}, fmt.Errorf("%s is no file of the cluster", path)
+	}
+	return f.bucket.Get(ctx, name)
+}
+
 // Run applies the changes of other nodes until ctx is done.
 func (f *Files) Run(ctx context.Context, log *slog.Logger) {
 	for r := range f.bucket.Watch(ctx) {

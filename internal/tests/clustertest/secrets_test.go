@@ -54,6 +54,11 @@ func TestSecretsOnAllNodes(t *testing.T) {
 	if out, err := away.setSecret(t, "ALONE", "x"); err == nil {
 		t.Errorf("a secret was set on a node that does not run: %s", out)
 	}
+	was, err := store(nodes[1]).Recipient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes[1].command(t, "secret", "rotate")
 	nodes[1].command(t, "secret", "remove", "FIRST")
 	if out, err := nodes[2].setSecret(t, "LATER", "value-of-LATER"); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -64,7 +69,17 @@ func TestSecretsOnAllNodes(t *testing.T) {
 		_, err := store(away).Get("FIRST")
 		return err != nil && has(away, "LATER", "value-of-LATER")()
 	})
-	err := filepath.WalkDir(away.dir, func(path string, d os.DirEntry, err error) error {
+	rotated, err := store(nodes[1]).Recipient()
+	if err != nil || rotated == was {
+		t.Errorf("the key after its rotation is %s, before %s, %v", rotated, was, err)
+	}
+	for _, n := range nodes {
+		eventually(t, "every node has the new key", func() bool {
+			public, err := store(n).Recipient()
+			return err == nil && public == rotated
+		})
+	}
+	err = filepath.WalkDir(away.dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
