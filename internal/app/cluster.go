@@ -215,8 +215,8 @@ func LeaveCluster(ctx context.Context, f config.Folders, program string, alone b
 	}
 	if !alone {
 		if err := tellLeaving(ctx, dir, program); err != nil {
-			return "", fmt.Errorf("%w; with --alone this node leaves without telling the others, which count it on until "+
-				"gatehouse cluster remove", err)
+			return "", fmt.Errorf("%w; with --alone this node leaves without telling the others, as the last ones of a cluster "+
+				"that ends do; others count it on until gatehouse cluster remove", err)
 		}
 	}
 	for _, path := range []string{filepath.Join(f.Data, "identity.db"), ApprovalsFile(f), ContextsFile(f)} {
@@ -330,6 +330,9 @@ func (c *clusterNodes) runNodes(ctx context.Context) error {
 			if err := c.rotateKeys(ctx, keysLife, stagedLife); err != nil && !errors.Is(err, cluster.ErrConflict) {
 				c.log.Warn("the keys of the cluster were not rotated", "err", err)
 			}
+			if err := c.rotateSecrets(ctx, secretsLife); err != nil {
+				c.log.Warn("the key of the secrets was not rotated", "err", err)
+			}
 		})
 	})
 	all.Wait()
@@ -415,23 +418,33 @@ func (c *clusterNodes) followKeys(ctx context.Context, path string, ring *seal.R
 // StatusTopic is the topic of requests for the nodes of the cluster.
 const StatusTopic = "status"
 
-// answerStatus answers gatehouse cluster status.
+// answerStatus answers gatehouse cluster status, which asks the node of its machine, and if that does not answer any.
 func (c *clusterNodes) answerStatus() error {
-	_, err := c.HandleAny(StatusTopic, func(context.Context, string, []byte) ([]byte, error) {
+	status := func(ctx context.Context, _ string, _ []byte) ([]byte, error) {
 		var all []NodeStatus
 		placed := c.app.placed()
 		for _, p := range c.Nodes() {
-			all = append(all, NodeStatus{p, placed[p.ID]})
+			one := NodeStatus{Peer: p, Packages: placed[p.ID]}
+			if p.ID != c.ID() && p.Alive {
+				one.Path, one.Why = c.PathTo(ctx, p)
+			}
+			all = append(all, one)
 		}
 		return json.Marshal(all)
-	})
-	return err
+	}
+	_, err1 := c.Handle(StatusTopic, status)
+	_, err2 := c.HandleAny(StatusTopic, status)
+	return errors.Join(err1, err2)
 }
 
 // NodeStatus is a node as gatehouse cluster status shows it.
 type NodeStatus struct {
 	cluster.Peer
 	Packages []string `json:"packages,omitempty"` // that have their places there
+	// Path is what calls to the node take from the one that was asked, cluster.Direct or cluster.OverNATS; Why says why
+	// it is the latter.
+	Path string `json:"path,omitempty"`
+	Why  string `json:"why,omitempty"`
 }
 
 // serves returns nil while no other node can have adopted sessions of this one.

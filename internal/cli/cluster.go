@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -24,12 +26,13 @@ and restore it. A host is a node if it is served with --cluster; the commands ar
 the node that runs on this machine.`,
 		Example: `  gatehouse cluster status
   gatehouse cluster join-token > token
+  gatehouse cluster join 10.0.0.1:7000 --cluster work --cluster-listen 10.0.0.2:7000 --join-token-file token
   gatehouse cluster drain --wait 10m
   gatehouse cluster remove k3jq5ywa2m`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(clusterStatus(w), clusterJoinToken(w), clusterDrain(w), clusterLeave(w), clusterRemove(w),
+	c.AddCommand(clusterStatus(w), clusterJoinToken(w), clusterJoin(w), clusterDrain(w), clusterLeave(w), clusterRemove(w),
 		clusterBackup(w), clusterRestore(w))
 	return c
 }
@@ -40,7 +43,10 @@ func clusterStatus(w Environment) *cobra.Command {
 		Short: "List the nodes",
 		Long: `List the nodes with their load (running jobs and packages), what each has (labels, of
 the setting cluster.labels and of its machine) and the packages that run there. A
-package with labels runs on a node that has them all.`,
+package with labels runs on a node that has them all. PATH is how calls of the first
+node, which was asked, go to each other one: direct between their hosts, or over nats;
+why they do not go directly is below. Before the cluster serves the command says what
+it waits for.`,
 		Example: `  gatehouse cluster status
   GATEHOUSE_CLUSTER_LABELS=zone=a,disk=fast gatehouse serve --http --cluster work --cluster-listen 10.0.0.1:7000
   gatehouse package add files npm:@modelcontextprotocol/server-filesystem --label zone=a`,
@@ -52,10 +58,13 @@ package with labels runs on a node that has them all.`,
 			}
 			raw, err := cluster.Visit(c.Context(), app.ClusterFolder(l.Folders.Data), app.StatusTopic, nil)
 			if errors.Is(err, cluster.ErrNotRun) {
-				fmt.Fprintln(w.Err, "[gatehouse] Start the others with gatehouse serve --cluster NAME --join HOST:PORT; the log of "+
-					"each says what it waits for")
-				return errors.New(
-					"no node serves yet: a cluster waits until three nodes are there, and later until most of its nodes are")
+				why := "a cluster waits until three nodes are there, and later until most of its nodes are"
+				if said, err := cluster.Waits(c.Context(), app.ClusterFolder(l.Folders.Data)); err == nil {
+					why = "the node of this machine is " + said
+				}
+				fmt.Fprintln(w.Err, "[gatehouse] Let the others join with gatehouse cluster join; the log of each says what it "+
+					"waits for")
+				return errors.New("no node serves yet: " + why)
 			}
 			if err != nil {
 				return err
@@ -64,23 +73,39 @@ package with labels runs on a node that has them all.`,
 			if err := json.Unmarshal(raw, &nodes); err != nil {
 				return err
 			}
-			out := tabwriter.NewWriter(w.Out, 0, 8, 2, ' ', 0)
-			fmt.Fprintln(out, "NODE\tMACHINE\tSTATE\tVERSION\tCLUSTER ADDRESS\tCLIENTS\tSINCE\tLOAD\tLABELS\tPACKAGES")
-			for _, n := range nodes {
-				state := "alive"
-				switch {
-				case !n.Alive:
-					state = "silent"
-				case n.Draining:
-					state = "draining"
-				}
-				fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%s\t%s\n", n.ID, n.Host, state, n.Version, n.Cluster,
-					n.Address, n.Started.Format(time.RFC3339), n.Load, strings.Join(n.Labels, ","),
-					strings.Join(n.Packages, ","))
-			}
-			return out.Flush()
+			return printNodes(w.Out, nodes)
 		},
 	}
+}
+
+// printNodes prints the nodes, of which the first was asked, and why calls to some go over NATS.
+func printNodes(to io.Writer, nodes []app.NodeStatus) error {
+	out := tabwriter.NewWriter(to, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(out, "NODE\tMACHINE\tSTATE\tPATH\tVERSION\tCLUSTER ADDRESS\tCLIENTS\tSINCE\tLOAD\tLABELS\tPACKAGES")
+	for i, n := range nodes {
+		state, path := "alive", cmp.Or(n.Path, "-")
+		switch {
+		case !n.Alive:
+			state = "silent"
+		case n.Draining:
+			state = "draining"
+		}
+		if i == 0 {
+			path = "asked"
+		}
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%s\t%s\n", n.ID, n.Host, state, path, n.Version,
+			n.Cluster, n.Address, n.Started.Format(time.RFC3339), n.Load, strings.Join(n.Labels, ","),
+			strings.Join(n.Packages, ","))
+	}
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if n.Why != "" {
+			fmt.Fprintf(to, "Calls from %s to %s go over NATS and take longer: %s\n", nodes[0].ID, n.ID, n.Why)
+		}
+	}
+	return nil
 }
 
 func clusterJoinToken(w Environment) *cobra.Command {
@@ -89,8 +114,9 @@ func clusterJoinToken(w Environment) *cobra.Command {
 		Use:   "join-token",
 		Short: "Print a token with which a node can join",
 		Long: `Print a token with which a node can join the cluster of this machine's node until
-it expires. Give it to the new node in a file, with --join-token-file. The node that
-joins gets the key of the cluster's certificates, so keep the token secret.`,
+it expires. Give it to the new node in a file, with the --join-token-file of gatehouse
+cluster join. The node that joins gets the key of the cluster's certificates, so keep
+the token secret.`,
 		Example: `  gatehouse cluster join-token > token
   gatehouse cluster join-token --valid 10m > token`,
 		Args: cobra.NoArgs,
@@ -199,9 +225,10 @@ func clusterLeave(w Environment) *cobra.Command {
 		Short: "Make this machine a host without a cluster",
 		Long: `Make this machine a host without a cluster, which keeps the users, tokens,
 contexts, approvals, secrets and packages that its node has now. Stop the host before. The other nodes
-remove it from the members, of which three must remain. With --alone they are not
-told: that suits the last nodes of a cluster that ends, and a node that they have
-removed before.`,
+remove it from the members, of which three must remain: otherwise the command refuses
+at once. With --alone they are not told: that suits the last nodes of a cluster that
+ends, and a node that they have removed before. If the settings file has the cluster,
+it is removed there. gatehouse cluster join --set-aside makes the machine a new node.`,
 		Example: `  gatehouse cluster leave
   gatehouse cluster leave --alone`,
 		Args: cobra.NoArgs,
@@ -211,10 +238,14 @@ removed before.`,
 				return err
 			}
 			old, err := app.LeaveCluster(c.Context(), l.Folders, l.Config.Cluster.Program, alone)
-			if err == nil {
-				fmt.Fprintf(w.Out, "This machine is no node any more. What the node had besides is in %s; remove it.\n", old)
+			if err != nil {
+				return err
 			}
-			return err
+			fmt.Fprintf(w.Out, "This machine is no node any more. What the node had besides is in %s; remove it.\n", old)
+			if l.File == "" {
+				return nil
+			}
+			return replaceCluster(w, l, make([]json.RawMessage, len(clusterSettings)))
 		},
 	}
 	c.Flags().BoolVar(&alone, "alone", false, "do not tell the other nodes")

@@ -152,8 +152,7 @@ func jsonValue(word string) json.RawMessage {
 	if json.Valid([]byte(word)) {
 		return json.RawMessage(word)
 	}
-	text, _ := json.Marshal(word) // a string cannot fail
-	return text
+	return jsonText(word)
 }
 
 // changedSettings is the event of a change of the settings file by a command.

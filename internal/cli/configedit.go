@@ -94,6 +94,11 @@ func (e *settingsEditor) Set(
 
 // replace writes the settings file with another value of one setting, if the settings are valid then.
 func (e *settingsEditor) replace(file, path string, value json.RawMessage) error {
+	return e.edit(file, func(text []byte) ([]byte, error) { return config.Edit(text, path, value) })
+}
+
+// edit writes the settings file with what change makes of its text, if the settings are valid then.
+func (e *settingsEditor) edit(file string, change func(text []byte) ([]byte, error)) error {
 	if target, err := filepath.EvalSymlinks(file); err == nil {
 		file = target
 	}
@@ -113,7 +118,7 @@ func (e *settingsEditor) replace(file, path string, value json.RawMessage) error
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	next, err := config.Edit(text, path, value)
+	next, err := change(text)
 	if err != nil {
 		return &administration.Invalid{Err: err}
 	}

@@ -63,8 +63,7 @@ func authorityFor(o Options, id string) (*Authority, error) {
 			return nil, err
 		}
 	case len(o.Join) > 0:
-		return nil, fmt.Errorf("joining %v requires a token: run gatehouse cluster join-token on a node, and name the "+
-			"file with --join-token-file", o.Join)
+		return nil, errTokenNeeded(o.Join)
 	default:
 		if err := a.createAuthority(time.Now()); err != nil {
 			return nil, err
@@ -272,9 +271,50 @@ func (a *Authority) JoinToken(valid time.Duration) ([]byte, error) {
 
 // useToken writes the certificates of a token to the folder.
 func (a *Authority) useToken(file string, now time.Time) error {
+	blocks, err := readToken(file, now)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		atomicfile.Write(a.path("node.key"), pem.EncodeToMemory(blocks[2])),
+		atomicfile.Write(a.path("node.pem"), pem.EncodeToMemory(blocks[1])),
+		atomicfile.Write(a.path("ca.pem"), pem.EncodeToMemory(blocks[0])),
+	)
+}
+
+// CheckJoin returns why a node with these options could not join for the first time; nil says nothing about the other
+// nodes.
+func CheckJoin(o Options, now time.Time) error {
+	if err := o.checkOptions(); err != nil {
+		return err
+	}
+	if len(o.Join) == 0 {
+		return errors.New("expected HOST:PORT, the cluster address of a node")
+	}
+	if o.TokenFile != "" {
+		_, err := readToken(o.TokenFile, now)
+		return err
+	}
+	here := !o.TLS && loopback(o.Listen)
+	for _, j := range o.Join {
+		here = here && loopback(j)
+	}
+	if !here {
+		return errTokenNeeded(o.Join)
+	}
+	return nil
+}
+
+func errTokenNeeded(join []string) error {
+	return fmt.Errorf("joining %v requires a token: run gatehouse cluster join-token on a node, and name the file with "+
+		"--join-token-file", join)
+}
+
+// readToken returns the certificate of the authority, that of the token, and the key of the latter.
+func readToken(file string, now time.Time) ([]*pem.Block, error) {
 	raw, err := atomicfile.Read(file, 64<<10)
 	if err != nil {
-		return fmt.Errorf("read the join token: %w", err)
+		return nil, fmt.Errorf("read the join token: %w", err)
 	}
 	var blocks []*pem.Block
 	for rest := raw; ; {
@@ -286,19 +326,15 @@ func (a *Authority) useToken(file string, now time.Time) error {
 	}
 	if len(blocks) != 3 || blocks[0].Type != "CERTIFICATE" || blocks[1].Type != "CERTIFICATE" ||
 		blocks[2].Type != "PRIVATE KEY" {
-		return fmt.Errorf("%s is not a join token; gatehouse cluster join-token makes one", file)
+		return nil, fmt.Errorf("%s is not a join token; gatehouse cluster join-token makes one", file)
 	}
 	c, err := x509.ParseCertificate(blocks[1].Bytes)
 	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	if now.After(c.NotAfter) {
-		return fmt.Errorf("the join token %s expired at %s; run gatehouse cluster join-token again", file,
+		return nil, fmt.Errorf("the join token %s expired at %s; run gatehouse cluster join-token again", file,
 			c.NotAfter.Format(time.RFC3339))
 	}
-	return errors.Join(
-		atomicfile.Write(a.path("node.key"), pem.EncodeToMemory(blocks[2])),
-		atomicfile.Write(a.path("node.pem"), pem.EncodeToMemory(blocks[1])),
-		atomicfile.Write(a.path("ca.pem"), pem.EncodeToMemory(blocks[0])),
-	)
+	return blocks, nil
 }

@@ -78,6 +78,7 @@ func (n *Node) await(ctx context.Context, what string, f func(context.Context) e
 		if err == nil || !retryable(err) {
 			return err
 		}
+		n.waits.Store(new(fmt.Sprintf("waiting for %s of cluster %s: %v", what, n.opts.Name, err)))
 		if time.Now().After(tell) {
 			n.log.Info("waiting for the cluster", "cluster", n.opts.Name, "for", what, "err", err)
 			tell = time.Now().Add(attempt)

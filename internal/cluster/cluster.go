@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -81,6 +82,7 @@ type Node struct {
 	pipes  pipes
 	direct direct
 	epochs *epochs
+	waits  atomic.Pointer[string] // what Start waited for last
 
 	mu       sync.Mutex
 	buckets  map[string]*Bucket
@@ -164,6 +166,9 @@ func Start(ctx context.Context, o Options) (n *Node, err error) {
 		return n, err
 	}
 	n.direct.start()
+	if err := errors.Join(n.answerPaths(), n.answerWaits()); err != nil {
+		return n, err
+	}
 	if err := n.become(ctx); err != nil {
 		if errors.Is(err, ErrRemoved) { // its engine has just become a peer again
 			err = errors.Join(err, n.Remove(ctx, n.id))

@@ -54,6 +54,7 @@ type dialed struct {
 	next  time.Time // when it is tried again
 	pause time.Duration
 	times int
+	err   error // why it failed; nil while none has
 }
 
 const (
@@ -283,6 +284,7 @@ func (d *direct) connect(ctx context.Context, peer Peer) {
 	} else if last := d.tried[peer.ID]; last.boot == peer.Boot {
 		last.next = time.Now().Add(last.pause)
 		last.pause = min(2*last.pause, connectPause)
+		last.err = err
 		d.tried[peer.ID] = last
 		if last.times == 3 { // before, it may not have heard this node yet
 			d.n.log.Warn("streams to a node go over NATS, because its host cannot be connected", "node", peer.ID,

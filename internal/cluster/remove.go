@@ -55,6 +55,9 @@ func (n *Node) removeMember(ctx context.Context, id string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*evictTime)
 	defer cancel()
+	if err := n.mayMiss(ctx, id); err != nil {
+		return err
+	}
 	lease, err := n.Acquire(ctx, "members", 10*time.Second) // two removals at once would each count the other's node
 	if err != nil {
 		return err
@@ -124,6 +127,34 @@ func (n *Node) remaining(ctx context.Context, without string) (left int, err err
 	return left, err
 }
 
+// tooFewLeft is the error of a removal after which too few members would be left.
+func tooFewLeft(id string, left int) error {
+	return fmt.Errorf("without node %s the cluster would have %d members, and it needs at least %d: let another node "+
+		"join first", id, left, MinNodes)
+}
+
+// mayMiss refuses a removal within a lease, by what this node has heard of the members: the answer by the records waits
+// for their leader. It waits so long because this node may not have heard yet of a member that has just joined.
+func (n *Node) mayMiss(ctx context.Context, id string) error {
+	for begun := time.Now(); ; {
+		n.peers.mu.Lock()
+		_, is := n.peers.members[id]
+		left := len(n.peers.members) - 1
+		n.peers.mu.Unlock()
+		if !is || left >= MinNodes {
+			return nil
+		}
+		if time.Since(begun) > n.opts.Lease {
+			return tooFewLeft(id, left)
+		}
+		select {
+		case <-time.After(n.opts.Lease / beatsPerLease):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
 // mayRemove returns why a member must stay.
 func (n *Node) mayRemove(ctx context.Context, id string) error {
 	left, err := n.remaining(ctx, id)
@@ -131,8 +162,7 @@ func (n *Node) mayRemove(ctx context.Context, id string) error {
 		return err
 	}
 	if left < MinNodes {
-		return fmt.Errorf("without node %s the cluster would have %d members, and it needs at least %d: let another node "+
-			"join first", id, left, MinNodes)
+		return tooFewLeft(id, left)
 	}
 	if n.DrainingAt(id) {
 		return nil

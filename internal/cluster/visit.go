@@ -15,7 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Visit sends a request to any node, by way of the engine of the node whose folder is dir; see Visitor.
+// Visit sends a request to the node whose folder is dir, or to any if that does not answer it, by way of the engine of
+// the former; see Visitor.
 func Visit(ctx context.Context, dir, topic string, data []byte) ([]byte, error) {
 	n, err := Visitor(dir)
 	if err != nil {
@@ -24,6 +25,12 @@ func Visit(ctx context.Context, dir, topic string, data []byte) ([]byte, error) 
 	defer n.Close()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
+	if id, err := IDOf(dir); err == nil {
+		raw, err := n.Request(ctx, id, topic, data)
+		if !errors.Is(err, ErrNotRun) {
+			return raw, err
+		}
+	}
 	return n.RequestAny(ctx, topic, data)
 }
 
@@ -94,6 +101,36 @@ func Running(ctx context.Context, dir string) bool {
 	defer cancel()
 	_, err = n.Request(ctx, id, hearsTopic, []byte(id))
 	return !errors.Is(err, ErrNotRun)
+}
+
+// waitsTopic is the topic of the question what a node waits for that has not started yet.
+const waitsTopic = "waits"
+
+func (n *Node) answerWaits() error {
+	_, err := n.Handle(waitsTopic, func(context.Context, string, []byte) ([]byte, error) {
+		if why := n.waits.Load(); why != nil {
+			return []byte(*why), nil
+		}
+		return []byte("it has just been started"), nil
+	})
+	return err
+}
+
+// Waits returns what the node waits for whose folder is dir, and which runs and does not serve yet.
+func Waits(ctx context.Context, dir string) (string, error) {
+	id, err := IDOf(dir)
+	if err != nil {
+		return "", err
+	}
+	n, err := Visitor(dir)
+	if err != nil {
+		return "", err
+	}
+	defer n.Close()
+	ctx, cancel := context.WithTimeout(ctx, visitTime)
+	defer cancel()
+	raw, err := n.Request(ctx, id, waitsTopic, nil)
+	return string(raw), err
 }
 
 // visitTime is how long a command waits for the records of the cluster.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -61,8 +62,10 @@ func TestMembersAreReplaced(t *testing.T) {
 		t.Errorf("a token of a machine that is no node: %v\n%s", err, out)
 	}
 	nodes := startNodes(t)
+	nodes[0].command(t, "user", "add", "ann", "--no-password")
 	fourth := addNode(t, nodes, filepath.Join(t.TempDir(), "fourth"))
 	first := fourth.id(t)
+	checkPaths(t, nodes[0], fourth)
 	if out, err := nodes[0].run(t, "cluster", "remove", first).CombinedOutput(); err == nil ||
 		!strings.Contains(string(out), "is heard") {
 		t.Errorf("removal of a node that is heard: %v\n%s", err, out)
@@ -75,7 +78,7 @@ func TestMembersAreReplaced(t *testing.T) {
 	if got := members(); strings.Contains(got, first) || strings.Count(got, "alive") != 3 {
 		t.Errorf("after a node has left:\n%s", got)
 	}
-	fourth = addNode(t, nodes, fourth.dir)
+	rejoin(t, nodes, fourth)
 	if got := fourth.id(t); got == first {
 		t.Error("it has joined under the id with which it left")
 	}
@@ -100,6 +103,17 @@ func TestMembersAreReplaced(t *testing.T) {
 		t.Errorf("removal of one of three: %v\n%s", err, out)
 	}
 
+	// One of three cannot leave either, and hears it at once.
+	nodes[1].stop()
+	begun := time.Now()
+	if out, err := nodes[1].run(t, "cluster", "leave").CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "would have 2 members") || !strings.Contains(string(out), "--alone") {
+		t.Errorf("one of three leaves: %v\n%s", err, out)
+	}
+	t.Logf("the refusal of one of three that leaves took %v", time.Since(begun).Round(time.Millisecond))
+	nodes[1].start(t, nodes[1].cmd.Args[1:]...)
+	nodes[1].awaitServing(t)
+
 	// The removed node does not start again, and says what to do.
 	again := dead.run(t, dead.cmd.Args[1:]...)
 	out := endWithin(t, again, time.Minute)
@@ -107,6 +121,40 @@ func TestMembersAreReplaced(t *testing.T) {
 		t.Errorf("a removed node that is started: %s", out)
 	}
 	dead.command(t, "cluster", "leave")
+}
+
+// checkPaths has the status say that calls to one node go over NATS, and why, and to all others directly.
+func checkPaths(t *testing.T, n, other *node) {
+	t.Helper()
+	direct := other.id(t)
+	eventually(t, "the hosts are connected", func() bool {
+		for line := range strings.Lines(n.command(t, "cluster", "status")) {
+			if strings.HasPrefix(line, direct) {
+				return strings.Fields(line)[3] == "direct"
+			}
+		}
+		return false
+	})
+}
+
+// rejoin makes a node that has left one of the cluster again. It has users of its own, which it sets aside.
+func rejoin(t *testing.T, nodes []*node, n *node) {
+	t.Helper()
+	join := []string{"cluster", "join", "127.0.0.1:" + nodes[0].port, "--cluster", "test", "--cluster-listen",
+		"127.0.0.1:" + n.port}
+	if out, err := n.run(t, join...).CombinedOutput(); err == nil || !strings.Contains(string(out), "identity.db") ||
+		!strings.Contains(string(out), "--set-aside") {
+		t.Errorf("a machine with users of its own joins: %v\n%s", err, out)
+	}
+	if out := n.command(t, append(join, "--set-aside")...); !strings.Contains(out, "before-cluster-") {
+		t.Errorf("joined: %s", out)
+	}
+	args := n.cmd.Args[1:]
+	n.start(t, args[:slices.Index(args, "--cluster")]...) // the rest is in the settings
+	n.awaitServing(t)
+	if out, err := n.run(t, join...).CombinedOutput(); err == nil || !strings.Contains(string(out), "already, and runs") {
+		t.Errorf("a node that runs joins: %v\n%s", err, out)
+	}
 }
 
 // endWithin runs a command that must end by itself, and returns what it prints.
