@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -210,5 +211,14 @@ func TestKeysOfSecretsAreRotated(t *testing.T) {
 	}
 	if keys[0] == first || keys[0] != keys[1] || keys[1] != keys[2] {
 		t.Errorf("the keys of the nodes are %q, the first was %s", keys, first)
+	}
+
+	// A node that has seen a later revision than the cluster has does not take that for the newest.
+	mark, _ := sharedFilesOf(nodes[0].app.cfg.Folders)
+	if err := os.WriteFile(mark, fmt.Appendf(nil, `{%q:1000000}`, secretsFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := nodes[0].shareSecrets(ctx); !errors.Is(err, cluster.ErrLost) {
+		t.Errorf("the cluster lacks a revision: %v", err)
 	}
 }

@@ -155,7 +155,8 @@ func (a *App) openState(ctx context.Context) error {
 	}
 	if a.nodes != nil {
 		o.Shared = a.nodes.Name()
-		shared, err := statelog.Open(ctx, a.nodes.Node, stateBucket, a.log)
+		shared, err := statelog.Open(ctx, a.nodes.Node, stateBucket,
+			filepath.Join(ClusterFolder(a.cfg.Folders.Data), "mounts.json"), a.log)
 		if err != nil {
 			return fmt.Errorf("state of the cluster: %w", err)
 		}

@@ -32,6 +32,9 @@ var (
 	ErrNotRun = errors.New("no node received it, not run")
 	// ErrMayHaveRun means that the request or the change was sent and no answer came.
 	ErrMayHaveRun = errors.New("no answer, may have run")
+	// ErrLost means that the cluster lacks changes that it has confirmed, and that this node has.
+	ErrLost = errors.New("the cluster has lost changes that it had confirmed and this node has, as after the loss of most " +
+		"disks: gatehouse cluster leave --alone makes this machine a host with all of them, from which a new cluster can begin")
 	// ErrStale means that this node cannot know the newest revocations, because it hears too few nodes.
 	ErrStale = errors.New("this node does not hear most nodes of its cluster; try another node, or again later")
 )

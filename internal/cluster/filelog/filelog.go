@@ -54,7 +54,7 @@ func (f *Files) Join(ctx context.Context, name string) error {
 	for {
 		r, err := f.bucket.Get(ctx, name)
 		if err == nil {
-			return f.join(r)
+			return f.join(ctx, r)
 		}
 		own, readErr := os.ReadFile(f.paths[name])
 		if !errors.Is(err, cluster.ErrNotFound) || readErr != nil {
@@ -73,14 +73,22 @@ func again(err error) bool {
 	return errors.Is(err, cluster.ErrConflict) || errors.Is(err, cluster.ErrNotRun) || errors.Is(err, cluster.ErrMayHaveRun)
 }
 
-func (f *Files) join(r cluster.Record) error {
+func (f *Files) join(ctx context.Context, r cluster.Record) error {
+	has, err := f.revisions()
+	if err != nil {
+		return err
+	}
+	if has[r.Key] > r.Revision { // a leader that was cut off may have answered with an old record
+		if r, err = f.bucket.Confirmed(ctx, r.Key); err != nil {
+			return err
+		}
+	}
+	if has[r.Key] > r.Revision {
+		return fmt.Errorf("%s: %w", f.paths[r.Key], cluster.ErrLost)
+	}
 	own, err := os.ReadFile(f.paths[r.Key])
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
-	}
-	has, markErr := f.revisions()
-	if markErr != nil {
-		return markErr
 	}
 	if _, copied := has[r.Key]; err == nil && !copied && !bytes.Equal(own, r.Value) {
 		return fmt.Errorf("%s is not that of the cluster: move it away, so that this node gets the cluster's",

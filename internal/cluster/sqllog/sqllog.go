@@ -139,11 +139,7 @@ func (l *Log) begin(ctx context.Context, db *sql.DB) error {
 	}
 }
 
-// ErrLost means that the log of the cluster lacks changes that it has confirmed, and that a file has.
-var ErrLost = errors.New("the cluster has lost changes that it had confirmed and this node has, as after the loss of most " +
-	"disks: gatehouse cluster leave --alone makes this machine a host with all of them, from which a new cluster can begin")
-
-// checkWhole returns an error that wraps ErrLost if the log does not reach the position of the file, by the word of
+// checkWhole returns an error that wraps cluster.ErrLost if the log does not reach the position of the file, by the word of
 // most nodes. l.mu must be held.
 func (l *Log) checkWhole(ctx context.Context, at uint64) error {
 	for sure := false; at > 0; {
@@ -159,7 +155,7 @@ func (l *Log) checkWhole(ctx context.Context, at uint64) error {
 			return err
 		}
 		if sure {
-			return fmt.Errorf("%w; of %s it has %d, and the log is shorter", ErrLost, l.name, at)
+			return fmt.Errorf("%w; of %s it has %d, and the log is shorter", cluster.ErrLost, l.name, at)
 		}
 		switch err := l.bucket.Settled(ctx); { // the leader that has answered may be a deposed one
 		case err == nil:

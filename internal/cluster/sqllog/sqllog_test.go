@@ -208,7 +208,7 @@ func testLost(t *testing.T, n *cluster.Node) {
 	if err := l.bucket.Remove(t.Context(), entryKey(2)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), n, "lost", f, discard, nil); !errors.Is(err, ErrLost) {
+	if _, err := Open(t.Context(), n, "lost", f, discard, nil); !errors.Is(err, cluster.ErrLost) {
 		t.Errorf("a file with a change that the cluster has lost: %v", err)
 	}
 }

@@ -2,7 +2,8 @@
 //
 // A mount is one record with its whole value and its revision. A change replaces the record by compare-and-set, so
 // that of two nodes that change the same revision one succeeds, and the other catches up. Nothing is decided by what
-// a node has read: an old value only means that its change is refused. The package imports cluster and state.
+// a node has read: an old value only means that its change is refused. The package imports cluster, state
+// and atomicfile.
 package statelog
 
 import (
@@ -11,13 +12,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"gatehouse/internal/cluster"
+	"gatehouse/internal/files/atomicfile"
 	"gatehouse/internal/state"
 )
 
@@ -28,11 +32,13 @@ const behind = 10 * time.Second
 type Log struct {
 	bucket *cluster.Bucket
 	log    *slog.Logger
+	mark   string // path of the file of revisions; "" without one
 	end    context.CancelFunc
-	done   chan struct{}
+	done   sync.WaitGroup
 
 	mu     sync.Mutex
 	mounts map[string]*mount
+	marked map[string]uint64 // the revisions in the file
 }
 
 // mount is what this node knows of a mount.
@@ -50,8 +56,10 @@ type stored struct {
 	Format   int    `json:"format,omitempty"` // see cluster.Format
 }
 
-// Open opens the log in a bucket, which it makes if it is missing. The code that opened it closes it after the trees.
-func Open(ctx context.Context, n *cluster.Node, bucket string, log *slog.Logger) (*Log, error) {
+// Open opens the log in a bucket, which it makes if it is missing. The code that opened it closes it after the trees. mark
+// is the path of a file in which this node stores which revisions it has seen, so that it says with cluster.ErrLost if the
+// cluster has lost some; "" means none.
+func Open(ctx context.Context, n *cluster.Node, bucket, mark string, log *slog.Logger) (*Log, error) {
 	b, err := n.Bucket(ctx, bucket, cluster.BucketOptions{})
 	if err != nil {
 		return nil, err
@@ -60,27 +68,102 @@ func Open(ctx context.Context, n *cluster.Node, bucket string, log *slog.Logger)
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{bucket: b, log: log, done: make(chan struct{}), mounts: map[string]*mount{}}
+	l := &Log{bucket: b, log: log, mark: mark, mounts: map[string]*mount{}, marked: map[string]uint64{}}
 	for _, r := range all {
 		if err := l.applyRecord(r); err != nil {
 			return nil, err
 		}
 	}
+	if err := l.checkMark(ctx); err != nil {
+		return nil, err
+	}
 	life, end := context.WithCancel(context.Background())
 	l.end = end
-	go l.watchBucket(life)
+	l.done.Go(func() { l.watchBucket(life) })
+	l.done.Go(func() { l.keepMark(life) })
 	return l, nil
+}
+
+// markPause is how long revisions are not stored after they have changed.
+const markPause = time.Second
+
+// checkMark returns an error that wraps cluster.ErrLost if this node has seen a later revision of a mount than the cluster
+// has, by the word of most nodes.
+func (l *Log) checkMark(ctx context.Context) error {
+	if l.mark == "" {
+		return nil
+	}
+	raw, err := os.ReadFile(l.mark)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &l.marked)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w; remove it if this node does not have to find that the cluster has lost changes", l.mark, err)
+	}
+	for name, revision := range l.marked {
+		if l.known(name).revision >= revision {
+			continue
+		}
+		r, err := l.bucket.Confirmed(ctx, name) // a leader that was cut off may have answered with an old record
+		if err == nil {
+			err = l.applyRecord(r)
+		}
+		if err != nil && !errors.Is(err, cluster.ErrNotFound) {
+			return err
+		}
+		if has := l.known(name).revision; has < revision {
+			return fmt.Errorf("revision %d of %s, of which the cluster has %d: %w", revision, name, has, cluster.ErrLost)
+		}
+	}
+	return nil
+}
+
+// keepMark stores which revisions this node has seen, until ctx is done.
+func (l *Log) keepMark(ctx context.Context) {
+	if l.mark == "" {
+		return
+	}
+	tick := time.NewTicker(markPause)
+	defer tick.Stop()
+	for ended := false; !ended; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			ended = true
+		}
+		if err := l.writeMark(); err != nil {
+			l.log.Warn("the revisions of the mounts are not stored, so that a loss of changes may not be found", "err", err)
+		}
+	}
+}
+
+func (l *Log) writeMark() error {
+	l.mu.Lock()
+	changed := false
+	for name, m := range l.mounts {
+		if m.revision > l.marked[name] {
+			l.marked[name], changed = m.revision, true
+		}
+	}
+	raw, err := json.Marshal(l.marked)
+	l.mu.Unlock()
+	if err != nil || !changed {
+		return err
+	}
+	return atomicfile.Write(l.mark, raw)
 }
 
 // Close stops following the bucket. Followers go on until their contexts end, and hear of nothing.
 func (l *Log) Close() error {
 	l.end()
-	<-l.done
+	l.done.Wait()
 	return nil
 }
 
 func (l *Log) watchBucket(ctx context.Context) {
-	defer close(l.done)
 	for r := range l.bucket.Watch(ctx) {
 		if err := l.applyRecord(r); err != nil {
 			l.log.Error("a mount of the cluster cannot be read", "mount", r.Key, "err", err)

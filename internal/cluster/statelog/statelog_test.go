@@ -2,8 +2,12 @@ package statelog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,7 +20,7 @@ import (
 
 func open(t *testing.T, n *cluster.Node, bucket string) *Log {
 	t.Helper()
-	l, err := Open(t.Context(), n, bucket, slog.New(slog.DiscardHandler))
+	l, err := Open(t.Context(), n, bucket, "", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,6 +32,36 @@ func TestLog(t *testing.T) {
 	all := nodetest.Start(t)
 	t.Run("the contract of logs", func(t *testing.T) { testContract(t, all) })
 	t.Run("nodes have the same state", func(t *testing.T) { testSameState(t, all) })
+	t.Run("changes that are lost", func(t *testing.T) { testLost(t, all[0]) })
+}
+
+// testLost opens a log on a node that has seen what the cluster has, and then more than it has.
+func testLost(t *testing.T, n *cluster.Node) {
+	mark := filepath.Join(t.TempDir(), "mounts.json")
+	reopen := func() error {
+		l, err := Open(t.Context(), n, "lost", mark, slog.New(slog.DiscardHandler))
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		at := l.known("m").revision
+		_, err = l.Append(t.Context(), "m", at, state.Patch{{Kind: state.Replace, Value: fmt.Sprint(at)}})
+		return err
+	}
+	for range 2 {
+		if err := reopen(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if raw, err := os.ReadFile(mark); err != nil || string(raw) != `{"m":2}` {
+		t.Errorf("the revisions of the node are %s, %v", raw, err)
+	}
+	if err := os.WriteFile(mark, []byte(`{"m":3}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := reopen(); !errors.Is(err, cluster.ErrLost) || !strings.Contains(err.Error(), "revision 3 of m, of which the cluster has 2") {
+		t.Errorf("the cluster lacks a revision: %v", err)
+	}
 }
 
 // testContract holds a log in the cluster to the contract of all logs.

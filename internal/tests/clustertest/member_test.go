@@ -148,7 +148,7 @@ func (m *member) open(ctx context.Context, o memberOptions) (err error) {
 		return err
 	}
 	go m.asked.Run(ctx)
-	l, err := statelog.Open(ctx, m.node, "state", m.log)
+	l, err := statelog.Open(ctx, m.node, "state", "", m.log)
 	if err != nil {
 		return err
 	}
