@@ -241,7 +241,7 @@ var layers = [][]unit{
 		},
 		{
 			path: "internal/cluster/statelog",
-			only: []string{"internal/cluster", "internal/state"},
+			only: []string{"internal/cluster", "internal/files/atomicfile", "internal/state"},
 			why:  "it stores the changes of mounts as records of a cluster",
 		},
 		{
