@@ -32,6 +32,9 @@ func (a *App) openIdentity(ctx context.Context) (err error) {
 		Origins: a.cfg.Listen.HTTP.Origins, Log: a.log, OnEvent: a.publishAuth,
 		Tried: a.nodes.tellTry(),
 	}
+	if o.Nodes, err = a.loginNodes(ctx); err != nil {
+		return err
+	}
 	if c.Required {
 		o.Mode = identity.Required
 	}

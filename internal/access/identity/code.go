@@ -139,13 +139,16 @@ func (s *Service) loginByLink(w http.ResponseWriter, r *http.Request) {
 	s.refreshCaches(false)
 	from, _ := From(r)
 	a, kind, lasting := account{name: s.owner}, codeProvider, false
-	user, ok, err := int64(0), false, error(nil)
-	if e, came := s.signIn.useSignIn(in.Code, s.browserOf(r)); came {
-		user, ok = e.user, true
+	user := int64(0)
+	e, ok, err := s.useSignIn(r.Context(), in.Code, s.browserOf(r))
+	switch {
+	case err != nil:
+	case ok:
+		user = e.User
 		if user == 0 {
-			a = account{name: e.who.Name, foreign: &e.who}
+			a = account{name: e.Name, foreign: &Principal{Name: e.Name, Roles: e.Roles}}
 		}
-	} else {
+	default:
 		user, kind, lasting, ok, err = s.useCode(r.Context(), in.Code, s.browserOf(r))
 	}
 	if ok && err == nil && user != 0 {

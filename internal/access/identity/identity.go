@@ -65,6 +65,9 @@ type Options struct {
 	// applied after each change, before this node says that it has it.
 	Replicate func(file *sqlfile.File, applied func() error) error
 
+	// Nodes are the hosts of that cluster; nil means that there is none.
+	Nodes Nodes
+
 	// Tried is called with each try of a password, or of what is limited like one, so that other nodes count it by
 	// CountTry; it must not block. nil means that there are none.
 	Tried func(kind, key string)
@@ -282,6 +285,9 @@ func (s *Service) revoke(all []Revocation) {
 	hooks := s.revoked
 	s.mu.Unlock()
 	for _, r := range all {
+		if r.Credential != "" { // it may have ended on another node
+			s.brief.removeLogins(func(l *temporaryLogin) bool { return l.ID == r.Credential })
+		}
 		for _, f := range hooks {
 			f(r)
 		}

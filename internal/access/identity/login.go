@@ -262,7 +262,14 @@ func (s *Service) endPresented(r *http.Request) (id string) {
 		return ""
 	}
 	p, ok, err := s.ofCookie(r.Context(), secret)
-	if !ok || err != nil || s.EndLogin(r.Context(), p.Credential) != nil {
+	if !ok || err != nil {
+		return ""
+	}
+	err = s.EndLogin(r.Context(), p.Credential)
+	if errors.Is(err, ErrNone) && s.o.Nodes != nil { // opened on another node, and no row of the file
+		err = s.endSealed(r.Context(), Revocation{p.Name, p.Credential})
+	}
+	if err != nil {
 		return ""
 	}
 	return p.Credential

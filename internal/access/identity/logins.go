@@ -61,8 +61,11 @@ func (s *Service) openLogin(
 	}
 	// In a cluster the next request of the browser may come to another node.
 	if stored := l.Lasting || s.o.Replicate != nil && person && a.number != 0; !stored {
+		if s.o.Nodes != nil && (a.number != 0 || a.foreign != nil) {
+			secret, err = s.sealLogin(a, l, person)
+		}
 		s.brief.addLogin(digestOf(secret), &temporaryLogin{l, a.number, a.epoch, person, a.foreign}, now)
-		return secret, l, nil
+		return secret, l, err
 	}
 	hash := digestOf(secret)
 	err = s.changeRows(ctx, ErrNoUser, func(tx *sql.Tx) error {
@@ -164,7 +167,7 @@ func (s *Service) ofBrief(ctx context.Context, hash digest) (p Principal, ok boo
 // ofCookie returns the principal of a session cookie with its key.
 func (s *Service) ofCookie(ctx context.Context, secret string) (p Principal, ok bool, err error) {
 	if len(secret) != 2*cookieSize {
-		return p, false, nil
+		return s.ofSealed(ctx, secret)
 	}
 	hash := digestOf(secret)
 	if p, ok, err = s.ofBrief(ctx, hash); ok || err != nil {
@@ -199,6 +202,9 @@ func (s *Service) EndLogin(ctx context.Context, id string) error {
 	removed := s.brief.removeLogins(func(l *temporaryLogin) bool { return l.ID == id })
 	if len(removed) == 0 {
 		return s.drop(ctx, "login", "logout", id)
+	}
+	if l := removed[0]; s.o.Nodes != nil {
+		return s.endSealed(ctx, Revocation{l.User, id})
 	}
 	s.known.dropCredentials()
 	s.publishEvent("logout", removed[0].User, id, "")

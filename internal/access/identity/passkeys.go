@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -57,9 +58,11 @@ type passkeys struct {
 
 // ceremony is a challenge that was given out. It is answered once.
 type ceremony struct {
-	challenge, handle []byte
-	user              int64 // whose passkey is registered; 0 for a login
-	until             time.Time
+	Challenge []byte `json:"challenge"`
+	Handle    []byte `json:"handle,omitempty"`
+	User      int64  `json:"user,omitempty"` // whose passkey is registered; 0 for a login
+
+	until time.Time
 }
 
 // storedPasskey is a row of the table.
@@ -72,14 +75,18 @@ type storedPasskey struct {
 
 var errCeremony = errors.New("this use of a passkey is over or was never begun; begin again")
 
-// beginCeremony returns the ID of a new ceremony.
-func (k *passkeys) beginCeremony(c ceremony) string {
+// beginCeremony returns the ID of a new ceremony, which in a cluster is the ceremony itself.
+func (s *Service) beginCeremony(c ceremony) (id string, err error) {
+	now := clock()
+	if s.o.Nodes != nil {
+		return s.seal(ceremonyPurpose, ceremonyBinding(c.User), &c, now.Add(ceremonyLife))
+	}
+	k := &s.passkeys
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.begun == nil {
 		k.begun = map[string]ceremony{}
 	}
-	now := clock()
 	maps.DeleteFunc(k.begun, func(_ string, c ceremony) bool { return !now.Before(c.until) })
 	for len(k.begun) >= mostCeremonies {
 		oldest := ""
@@ -90,19 +97,31 @@ func (k *passkeys) beginCeremony(c ceremony) string {
 		}
 		delete(k.begun, oldest)
 	}
-	id := newID("w_")
+	id = newID("w_")
 	c.until = now.Add(ceremonyLife)
 	k.begun[id] = c
-	return id
+	return id, nil
 }
 
+func ceremonyBinding(user int64) []byte { return strconv.AppendInt(nil, user, 10) }
+
 // endCeremony returns a ceremony, which cannot be ended again.
-func (k *passkeys) endCeremony(id string, user int64) (c ceremony, err error) {
+func (s *Service) endCeremony(ctx context.Context, id string, user int64) (c ceremony, err error) {
+	if s.o.Nodes != nil {
+		if !s.unseal(ceremonyPurpose, ceremonyBinding(user), id, &c) {
+			return c, errCeremony
+		}
+		if first, err := s.once(ctx, id); err != nil || !first {
+			return c, cmp.Or(err, errCeremony)
+		}
+		return c, nil
+	}
+	k := &s.passkeys
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c, ok := k.begun[id]
 	delete(k.begun, id)
-	if !ok || !clock().Before(c.until) || c.user != user {
+	if !ok || !clock().Before(c.until) || c.User != user {
 		return c, errCeremony
 	}
 	return c, nil
@@ -144,8 +163,13 @@ func (s *Service) beginPasskeyLogin(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	challenge := random(challengeSize)
+	id, err := s.beginCeremony(ceremony{Challenge: challenge})
+	if err != nil {
+		s.unable(w, r, err)
+		return
+	}
 	writeJSON(w, 200, map[string]any{
-		"ceremony": s.passkeys.beginCeremony(ceremony{challenge: challenge}),
+		"ceremony": id,
 		"options": map[string]any{"publicKey": map[string]any{
 			"challenge": passkey.Text.EncodeToString(challenge), "rpId": party, "userVerification": "required",
 			"timeout": ceremonyLife.Milliseconds(),
@@ -164,10 +188,10 @@ func (s *Service) endPasskeyLogin(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	from, _ := From(r)
-	c, err := s.passkeys.endCeremony(in.Ceremony, 0)
+	c, err := s.endCeremony(r.Context(), in.Ceremony, 0)
 	var k storedPasskey
 	if err == nil {
-		k, err = s.usePasskey(r.Context(), "", c.challenge, &in.Response)
+		k, err = s.usePasskey(r.Context(), "", c.Challenge, &in.Response)
 	}
 	var a account
 	if err == nil {
@@ -330,14 +354,19 @@ func (s *Service) beginPasskey(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	c := ceremony{challenge: random(challengeSize), handle: random(32), user: a.number}
+	c := ceremony{Challenge: random(challengeSize), Handle: random(32), User: a.number}
 	exclude := []any{}
 	err := s.each(r.Context(), func(scan func(...any) error) error {
 		var credential []byte
-		err := scan(&credential, &c.handle)
+		err := scan(&credential, &c.Handle)
 		exclude = append(exclude, map[string]any{"type": "public-key", "id": passkey.Text.EncodeToString(credential)})
 		return err
 	}, "SELECT credential, handle FROM passkey WHERE user = ? AND origin = ?", a.number, s.originOf(r))
+	if err != nil {
+		s.unable(w, r, err)
+		return
+	}
+	id, err := s.beginCeremony(c)
 	if err != nil {
 		s.unable(w, r, err)
 		return
@@ -347,13 +376,13 @@ func (s *Service) beginPasskey(w http.ResponseWriter, r *http.Request) {
 		kinds = append(kinds, map[string]any{"type": "public-key", "alg": alg})
 	}
 	writeJSON(w, 200, map[string]any{
-		"ceremony": s.passkeys.beginCeremony(c),
+		"ceremony": id,
 		"options": map[string]any{"publicKey": map[string]any{
 			"challenge": passkey.Text.EncodeToString(
-				c.challenge,
+				c.Challenge,
 			), "rp": map[string]string{"id": party, "name": "gatehouse"},
 			"user": map[string]string{
-				"id": passkey.Text.EncodeToString(c.handle), "name": a.name, "displayName": a.name,
+				"id": passkey.Text.EncodeToString(c.Handle), "name": a.name, "displayName": a.name,
 			},
 			"pubKeyCredParams": kinds, "excludeCredentials": exclude, "attestation": "none",
 			"timeout": ceremonyLife.Milliseconds(),
@@ -380,10 +409,10 @@ func (s *Service) endPasskey(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	c, err := s.passkeys.endCeremony(in.Ceremony, a.number)
+	c, err := s.endCeremony(r.Context(), in.Ceremony, a.number)
 	var k passkey.Key
 	if err == nil {
-		k, err = in.Response.Verify(s.originOf(r), c.challenge)
+		k, err = in.Response.Verify(s.originOf(r), c.Challenge)
 	}
 	if err != nil {
 		writeError(w, 400, "invalid_passkey", "the passkey was not registered: "+err.Error())
@@ -398,7 +427,7 @@ func (s *Service) endPasskey(w http.ResponseWriter, r *http.Request) {
 		err := touched(
 			tx.Exec(`INSERT INTO passkey (id, credential, user, handle, public, origin, name, counter, created)
 			SELECT ?, ?, number, ?, ?, ?, ?, ?, ? FROM user WHERE number = ? AND epoch = ?
-			AND (SELECT count(*) FROM passkey WHERE user = number) < ?`, made.ID, k.Credential, c.handle, k.Public,
+			AND (SELECT count(*) FROM passkey WHERE user = number) < ?`, made.ID, k.Credential, c.Handle, k.Public,
 				k.Origin, made.Name, k.Counter, stamp(made.Created), a.number, a.epoch, mostPasskeys),
 		)
 		if sqlfile.IsTaken(err) {

@@ -247,9 +247,11 @@ func (e *events) kinds() string {
 }
 
 //redteam:attack A passkey is used by its user alone: an assertion used twice, made for another origin, relying party, kind of ceremony or challenge, without a verified user, with an older counter, a changed signature, another user's handle
-func TestPasskeysAttacked(t *testing.T) {
+func TestPasskeysAttacked(t *testing.T) { bothWays(t, attackPasskeys) }
+
+func attackPasskeys(t *testing.T, nodes Nodes) {
 	var saw events
-	s := newTestService(t, Options{Mode: Required, Secure: true, OnEvent: saw.add})
+	s := newTestService(t, Options{Mode: Required, Secure: true, OnEvent: saw.add, Nodes: nodes})
 	c, a := ceremonies{t, s}, newAuthenticator(t, "ES256")
 	if status, out := c.add(a, logIn(t, s, "alice", "correct horse", false)); status != 201 {
 		t.Fatal(out)

@@ -49,17 +49,21 @@ type signIn struct {
 }
 
 type begunSignIn struct {
-	browser         digest
-	nonce, verifier string
-	next            string
-	until           time.Time
+	browser digest
+	until   time.Time
+
+	Nonce    string `json:"nonce"`
+	Verifier string `json:"verifier"`
+	Next     string `json:"next"`
 }
 
 type endedSignIn struct {
 	browser digest
-	who     Principal
-	user    int64 // of a linked user; 0 for others
 	until   time.Time
+
+	Name  string   `json:"name"` // of a person who is no user here
+	Roles []string `json:"roles,omitempty"`
+	User  int64    `json:"user,omitempty"` // of a linked user; 0 for others
 }
 
 func newSignIn(o SignIn) (*signIn, error) {
@@ -147,28 +151,25 @@ func (s *Service) beginSignIn(w http.ResponseWriter, r *http.Request) {
 		s.unable(w, r, err)
 		return
 	}
-	state, browser := newCookie(), newCookie()
+	browser := newCookie()
 	b := begunSignIn{
-		browser: digestOf(browser), nonce: newCookie(), verifier: newLoginSecret(),
-		next: localPath(r.URL.Query().Get("next")), until: clock().Add(signInLife),
+		browser: digestOf(browser), Nonce: newCookie(), Verifier: newLoginSecret(),
+		Next: localPath(r.URL.Query().Get("next")), until: clock().Add(signInLife),
 	}
-	i.mu.Lock()
-	for h, other := range i.begun {
-		if !clock().Before(other.until) || len(i.begun) >= mostSignIns {
-			delete(i.begun, h)
-		}
+	state, err := s.storeBegun(b)
+	if err != nil {
+		s.unable(w, r, err)
+		return
 	}
-	i.begun[digestOf(state)] = b
-	i.mu.Unlock()
 	c := s.cookieFor(r, browserName, browser)
 	c.SameSite, c.MaxAge = http.SameSiteLaxMode, int(signInLife/time.Second) // the provider sends the browser back
 	http.SetCookie(w, c)
-	sum := sha256.Sum256([]byte(b.verifier))
+	sum := sha256.Sum256([]byte(b.Verifier))
 	u, _ := url.Parse(e.Authorize) // checked
 	v := u.Query()
 	for name, value := range map[string]string{
 		"response_type": "code", "client_id": i.ClientID, "redirect_uri": i.callback(), "state": state,
-		"nonce":          b.nonce,
+		"nonce":          b.Nonce,
 		"scope":          strings.Join(append([]string{"openid"}, i.Scopes...), " "),
 		"code_challenge": base64.RawURLEncoding.EncodeToString(sum[:]), "code_challenge_method": "S256",
 	} {
@@ -182,19 +183,20 @@ func (s *Service) beginSignIn(w http.ResponseWriter, r *http.Request) {
 func (s *Service) endSignIn(w http.ResponseWriter, r *http.Request) {
 	i, q := s.signIn, r.URL.Query()
 	w.Header().Set("Cache-Control", "no-store")
-	h := digestOf(q.Get("state"))
-	i.mu.Lock()
-	b, known := i.begun[h]
-	delete(i.begun, h)
-	i.mu.Unlock()
+	b, known := s.takeBegun(q.Get("state"), s.browserOf(r))
 	from, _ := From(r)
-	if !known || !clock().Before(b.until) || subtle.ConstantTimeCompare(b.browser[:], s.browserOf(r)) != 1 ||
-		q.Has("iss") && q.Get("iss") != i.Issuer {
+	if !known || q.Has("iss") && q.Get("iss") != i.Issuer {
 		s.publishEvent("login_failed", "", "", from.String())
 		writeError(w, 401, "invalid_state", "this login was not begun in this browser, or too long ago: begin again")
 		return
 	}
-	who, user, err := s.redeemSignIn(r.Context(), q.Get("code"), b)
+	e, err := s.redeemSignIn(r.Context(), q.Get("code"), b)
+	if err == nil {
+		var first bool
+		if first, err = s.once(r.Context(), q.Get("state")); err == nil && !first {
+			err = errors.New("its state was used before")
+		}
+	}
 	if err != nil {
 		s.publishEvent("login_failed", "", "", from.String())
 		if r.Context().Err() == nil {
@@ -203,35 +205,32 @@ func (s *Service) endSignIn(w http.ResponseWriter, r *http.Request) {
 		writeError(w, 401, "invalid_login", "the provider did not let this person log in here")
 		return
 	}
-	code := newLoginSecret()
-	i.mu.Lock()
-	for h, other := range i.ended {
-		if !clock().Before(other.until) || len(i.ended) >= mostSignIns {
-			delete(i.ended, h)
-		}
+	e.browser, e.until = b.browser, clock().Add(codeLife)
+	code, err := s.storeCode(e)
+	if err != nil {
+		s.unable(w, r, err)
+		return
 	}
-	i.ended[digestOf(code)] = endedSignIn{b.browser, who, user, clock().Add(codeLife)}
-	i.mu.Unlock()
-	http.Redirect(w, r, b.next+"#login="+code, http.StatusSeeOther)
+	http.Redirect(w, r, b.Next+"#login="+code, http.StatusSeeOther)
 }
 
 // redeemSignIn exchanges the provider's code for an ID token, and returns the person that it names.
-func (s *Service) redeemSignIn(ctx context.Context, code string, b begunSignIn) (who Principal, user int64, err error) {
+func (s *Service) redeemSignIn(ctx context.Context, code string, b begunSignIn) (out endedSignIn, err error) {
 	i := s.signIn
 	e, err := i.discover(ctx)
 	if err != nil {
-		return who, 0, err
+		return out, err
 	}
 	form := url.Values{
 		"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {i.callback()}, "client_id": {i.ClientID},
-		"code_verifier": {b.verifier},
+		"code_verifier": {b.Verifier},
 	}
 	if i.Secret != "" {
 		form.Set("client_secret", i.Secret)
 	}
 	r, err := http.NewRequestWithContext(ctx, "POST", e.Token, strings.NewReader(form.Encode()))
 	if err != nil {
-		return who, 0, err
+		return out, err
 	}
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("Accept", "application/json")
@@ -239,21 +238,21 @@ func (s *Service) redeemSignIn(ctx context.Context, code string, b begunSignIn) 
 		ID string `json:"id_token"`
 	}
 	if err := i.fetch(r, &got); err != nil {
-		return who, 0, err
+		return out, err
 	}
-	all, err := i.verify(ctx, got.ID, b.nonce)
+	all, err := i.verify(ctx, got.ID, b.Nonce)
 	if err != nil {
-		return who, 0, err
+		return out, err
 	}
 	name, _ := all[i.p.UserClaim].(string)
 	if name == "" || len(name) > mostSubject {
-		return who, 0, fmt.Errorf("the ID token has no claim %s", i.p.UserClaim)
+		return out, fmt.Errorf("the ID token has no claim %s", i.p.UserClaim)
 	}
 	a, linked, err := s.linked(ctx, LinkOAuth, name)
 	if err != nil || linked {
-		return Principal{Name: a.name, ID: a.id, Roles: a.roles}, a.number, err
+		return endedSignIn{User: a.number}, err
 	}
-	return Principal{Name: url.PathEscape(name) + "@" + i.p.host, Roles: i.p.roles(all)}, 0, nil
+	return endedSignIn{Name: url.PathEscape(name) + "@" + i.p.host, Roles: i.p.roles(all)}, nil
 }
 
 // verify returns the claims of an ID token that the provider made for this login.
@@ -289,15 +288,77 @@ func (i *signIn) verify(ctx context.Context, token, nonce string) (all map[strin
 	return nil, errToken
 }
 
-// useSignIn removes a code and returns whom it logs in; ok is false if there is no such code for this browser.
-func (i *signIn) useSignIn(code string, browser []byte) (e endedSignIn, ok bool) {
-	if i == nil || len(code) != 2*cookieSize {
-		return e, false
+// storeBegun returns the state of a login that begins.
+func (s *Service) storeBegun(b begunSignIn) (state string, err error) {
+	if s.o.Nodes != nil {
+		return s.seal(signInPurpose, b.browser[:], &b, b.until)
+	}
+	i := s.signIn
+	state = newCookie()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for h, other := range i.begun {
+		if !clock().Before(other.until) || len(i.begun) >= mostSignIns {
+			delete(i.begun, h)
+		}
+	}
+	i.begun[digestOf(state)] = b
+	return state, nil
+}
+
+// takeBegun returns the login that has a state; ok is false if there is none of this browser.
+func (s *Service) takeBegun(state string, browser []byte) (b begunSignIn, ok bool) {
+	if s.o.Nodes != nil {
+		ok = len(browser) == len(b.browser) && s.unseal(signInPurpose, browser, state, &b)
+		copy(b.browser[:], browser)
+		return b, ok
+	}
+	i, h := s.signIn, digestOf(state)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	b, ok = i.begun[h]
+	delete(i.begun, h)
+	return b, ok && clock().Before(b.until) && subtle.ConstantTimeCompare(b.browser[:], browser) == 1
+}
+
+// storeCode returns the code with which the page opens a login.
+func (s *Service) storeCode(e endedSignIn) (code string, err error) {
+	if s.o.Nodes != nil {
+		return s.seal(codePurpose, e.browser[:], &e, e.until)
+	}
+	i := s.signIn
+	code = newLoginSecret()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for h, other := range i.ended {
+		if !clock().Before(other.until) || len(i.ended) >= mostSignIns {
+			delete(i.ended, h)
+		}
+	}
+	i.ended[digestOf(code)] = e
+	return code, nil
+}
+
+// useSignIn uses up a code and returns whom it logs in; ok is false if there is no such code for this browser.
+func (s *Service) useSignIn(ctx context.Context, code string, browser []byte) (e endedSignIn, ok bool, err error) {
+	i := s.signIn
+	if i == nil {
+		return e, false, nil
+	}
+	if s.o.Nodes != nil {
+		if len(browser) != len(e.browser) || !s.unseal(codePurpose, browser, code, &e) {
+			return e, false, nil
+		}
+		ok, err = s.once(ctx, code)
+		return e, ok, err
+	}
+	if len(code) != 2*cookieSize {
+		return e, false, nil
 	}
 	h := digestOf(code)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	e, ok = i.ended[h]
 	delete(i.ended, h)
-	return e, ok && clock().Before(e.until) && subtle.ConstantTimeCompare(e.browser[:], browser) == 1
+	return e, ok && clock().Before(e.until) && subtle.ConstantTimeCompare(e.browser[:], browser) == 1, nil
 }

@@ -12,12 +12,10 @@ import (
 	"gatehouse/internal/tests/oidctest"
 )
 
-// signingIn starts a host with the real provider, at which it is registered.
-func signingIn(t *testing.T) (s *Service, site *httptest.Server) {
+// signingIn starts a host, or two of a cluster of which each serves every other request, with the real provider, at which it is registered.
+func signingIn(t *testing.T, nodes Nodes) (all []*Service, site *httptest.Server) {
 	t.Helper()
-	site = httptest.NewServer(
-		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.Handler().ServeHTTP(w, r) }),
-	)
+	site = httptest.NewServer(alternate(&all))
 	t.Cleanup(site.Close)
 	issuer := oidctest.Start(t, site.URL)
 	res, err := http.Post(
@@ -39,10 +37,13 @@ func signingIn(t *testing.T) (s *Service, site *httptest.Server) {
 	if err := json.Unmarshal(text, &made); err != nil || made.ID == "" {
 		t.Fatalf("%s: %v", text, err)
 	}
-	s = newTestService(t, Options{Mode: Required, SignIn: &SignIn{
+	o := Options{Mode: Required, SignIn: &SignIn{
 		Issuer: issuer, ClientID: made.ID, Secret: made.Secret, Server: site.URL, RolesClaim: "roles",
-	}})
-	return s, site
+	}}
+	if nodes == nil {
+		return []*Service{newTestService(t, o)}, site
+	}
+	return twoNodes(t, o), site
 }
 
 // comeBack logs in at the provider and returns the address of the callback, without opening it.
@@ -98,8 +99,11 @@ func (c *client) useLink(t *testing.T, site, address string) (in loggedIn, statu
 }
 
 // A person logs in at a real provider: as a name of the provider's, and as a user once linked.
-func TestPeopleLogInAtAProvider(t *testing.T) {
-	s, site := signingIn(t)
+func TestPeopleLogInAtAProvider(t *testing.T) { bothWays(t, logInAtAProvider) }
+
+func logInAtAProvider(t *testing.T, nodes Nodes) {
+	all, site := signingIn(t, nodes)
+	s := all[0]
 	for _, linked := range []bool{false, true} {
 		if linked {
 			if err := s.Link(t.Context(), LinkOAuth, "248289761001", "alice"); err != nil {
@@ -115,10 +119,12 @@ func TestPeopleLogInAtAProvider(t *testing.T) {
 		if status != 200 {
 			t.Fatalf("the code: %d", status)
 		}
-		p, denied := s.HTTP(request("POST", "/mcp", away, "Cookie: "+in.cookie+keyMark+in.Key))
-		if denied != nil || p.Person() || p.Way != Cookie || linked != (p.Name == "alice") ||
-			!linked && (p.Name != "248289761001@"+s.signIn.p.host || len(p.Roles) > 0) {
-			t.Errorf("linked %v: %+v, %v", linked, p, denied)
+		for _, s := range all {
+			p, denied := s.HTTP(request("POST", "/mcp", away, "Cookie: "+in.cookie+keyMark+in.Key))
+			if denied != nil || p.Person() || p.Way != Cookie || linked != (p.Name == "alice") ||
+				!linked && (p.Name != "248289761001@"+s.signIn.p.host || len(p.Roles) > 0) {
+				t.Errorf("linked %v: %+v, %v", linked, p, denied)
+			}
 		}
 		if _, status := c.useLink(t, site.URL, to); status != 401 {
 			t.Errorf("the code, again: %d", status)
@@ -127,15 +133,21 @@ func TestPeopleLogInAtAProvider(t *testing.T) {
 }
 
 //redteam:attack A login has two halves: a login at the provider ends in another browser, twice, with another state, or at another site
-func TestALoginAtAProviderThatWasNotBegunHere(t *testing.T) {
-	s, site := signingIn(t)
+func TestALoginAtAProviderThatWasNotBegunHere(t *testing.T) { bothWays(t, logInNotBegunHere) }
+
+func logInNotBegunHere(t *testing.T, nodes Nodes) {
+	all, site := signingIn(t, nodes)
+	s := all[0]
 	mine, theirs := newClient(t), newClient(t)
 	back := comeBack(t, mine, site.URL+"/auth/oidc/start")
 	if status, to := theirs.open(t, back); status != 401 || to != "" {
 		t.Errorf("in another browser: %d %s", status, to)
 	}
-	if status, _ := mine.open(t, back); status != 401 {
+	if status, _ := mine.open(t, back); nodes == nil && status != 401 { // in a cluster a state is used up by its own browser
 		t.Errorf("after another browser used its state: %d", status)
+	}
+	if status, _ := mine.open(t, back); status != 401 {
+		t.Errorf("a state that was used: %d", status)
 	}
 	back = comeBack(t, mine, site.URL+"/auth/oidc/start")
 	u, _ := url.Parse(back)

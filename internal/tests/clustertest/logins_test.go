@@ -136,6 +136,19 @@ func passwordLogin(t *testing.T, nodes []*node) {
 			t.Errorf("node %d accepts a wrong key: %s %s", i, a.Status, got)
 		}
 	}
+	// A challenge that one node has given out for a passkey is known to another one, once.
+	atName := func(r *http.Request) {
+		r.URL.Host = strings.Replace(r.URL.Host, "127.0.0.1", "localhost", 1)
+		r.Host = r.URL.Host
+	}
+	_, challenge := page(nodes[0], "POST", "/auth/passkey/login", "{}", atName)
+	finish := `{"ceremony":"` + find(t, `"ceremony":"([^"]+)"`, challenge) + `","response":{}}`
+	for i, n := range []*node{nodes[1], nodes[2]} {
+		_, got := page(n, "POST", "/auth/passkey/login/finish", finish, atName)
+		if over := strings.Contains(got, "is over or was never begun"); over != (i == 1) || !strings.Contains(got, "invalid_passkey") {
+			t.Errorf("use %d of a challenge of another node: %s", i, got)
+		}
+	}
 	if a, got := page(nodes[2], "POST", "/auth/logout", "{}", as); a.StatusCode >= 300 {
 		t.Fatalf("the logout: %s %s", a.Status, got)
 	}
