@@ -106,6 +106,7 @@ func (a *App) serveCalls() error {
 	mux.Handle("POST /call", nodebus.Handler(a.bus))
 	mux.HandleFunc("GET /members/{kind}", a.tree.serveMembers)
 	mux.HandleFunc("POST "+watchPath, a.serveWatch)
+	mux.HandleFunc("POST "+channelPath, a.serveChannel)
 	carry, err := nodebus.CarryEvents(a.bus, a.nodes.Node, sharedEvents, a.log)
 	if err != nil {
 		return err

@@ -31,8 +31,9 @@ func (a *App) openWebSockets() *hub.Hub {
 			Pace: func(who protocol.Caller, r *http.Request) func(context.Context) error {
 				return a.paced(who, remote(r)).Pace
 			},
-			Origins: func() []string { return slices.Concat(a.cfg.Listen.HTTP.Origins, a.ownOrigins()) },
-			Log:     a.log,
+			Elsewhere: a.nodes.channelElsewhere(),
+			Origins:   func() []string { return slices.Concat(a.cfg.Listen.HTTP.Origins, a.ownOrigins()) },
+			Log:       a.log,
 		})
 		a.who.OnRevoked(a.sockets.Revoke)
 		a.addPart("hub", a.sockets.Run)

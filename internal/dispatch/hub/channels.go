@@ -101,6 +101,11 @@ func (f *Feed) sendMessage(m Message, stays bool) {
 		f.hub.log.Error("message cannot be encoded", "channel", f.at.name, "err", err)
 		return
 	}
+	f.pass(b, stays)
+}
+
+// pass sends an encoded message.
+func (f *Feed) pass(b []byte, stays bool) {
 	f.hub.mu.Lock()
 	defer f.hub.mu.Unlock()
 	ch := f.hub.channels[f.at]
@@ -111,6 +116,7 @@ func (f *Feed) sendMessage(m Message, stays bool) {
 		ch.state = b
 	}
 	ch.broadcast(b)
+	ch.copyTo(Copy{b, stays})
 }
 
 // Close ends the channel. Its clients receive an unsubscribe message.
@@ -127,6 +133,9 @@ func (f *Feed) Close() {
 	for c := range ch.members {
 		delete(c.channels, f.at.name)
 	}
+	for l := range ch.listeners {
+		ch.dropListener(l)
+	}
 	delete(h.channels, f.at)
 }
 
@@ -135,17 +144,14 @@ func (h *Hub) join(c *client, name, kind string) error {
 	at := address{c.who.Owner, name}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	defer h.dropUnused(at)
 	ch := h.channels[at]
 	switch _, member := c.channels[name]; {
 	case member:
 	case h.closed || c.left:
 		return tool.Refuse(tool.CodeBusy, "the server is stopping")
 	case kind == Process && ch == nil: // another owner's channel is answered as if it did not exist
-		return &tool.Refusal{
-			Code:    tool.CodeNotFound,
-			Message: "there is no " + name,
-			Next:    "process_list shows your processes.",
-		}
+		return notFound(name)
 	case len(c.channels) >= h.o.Channels:
 		return &tool.Refusal{
 			Code:    tool.CodeTooMany,
@@ -183,6 +189,7 @@ func (h *Hub) dropChannel(c *client, name string) {
 	if len(ch.members) == 0 && ch.feed == nil {
 		delete(h.channels, address{c.who.Owner, name})
 	}
+	h.dropUnused(address{c.who.Owner, name})
 }
 
 // leave removes a client from all channels.

@@ -213,6 +213,11 @@ func (c *client) handleRequest(ctx context.Context, m request) error {
 				return err
 			}
 		}
+		if kind == Process {
+			if err := c.hub.follow(ctx, address{c.who.Owner, m.channel}); err != nil {
+				return err
+			}
+		}
 		return c.hub.join(c, m.channel, kind)
 	}
 	return nil

@@ -41,7 +41,9 @@ type Options struct {
 	// May returns an error, which is sent to the caller, if the caller may not listen to channels of a kind. nil
 	// lets every caller listen to its own channels.
 	May func(ctx context.Context, c tool.Caller, kind string) error
-	Log *slog.Logger // nil: nothing is logged
+	// Elsewhere has the channels of processes on other hosts; nil means that there are none.
+	Elsewhere Elsewhere
+	Log       *slog.Logger // nil: nothing is logged
 }
 
 // Caller is the caller of a client.
@@ -72,6 +74,9 @@ type channel struct {
 	members map[*client]struct{}
 	feed    *Feed  // nil if it is not fed
 	state   []byte // sent to clients that subscribe; nil means nothing
+
+	listeners map[*Listener]struct{}
+	end       context.CancelFunc // of a channel that is on another host; nil for others
 }
 
 // New returns a hub without clients. Serve adds clients; Run must run to ping them and to disconnect them at the
@@ -263,7 +268,7 @@ func (h *Hub) HasListeners(owner, name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ch := h.channels[address{owner, name}]
-	return ch != nil && len(ch.members) > 0
+	return ch != nil && len(ch.members)+len(ch.listeners) > 0
 }
 
 // broadcast queues a message for every client of the channel. The hub's mu must be held.

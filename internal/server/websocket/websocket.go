@@ -56,7 +56,9 @@ type Options struct {
 	Claim func(tool.Caller) (release func(), err error)
 	// Origins are the web origins that may connect besides the listener's own.
 	Origins func() []string
-	Log     *slog.Logger
+	// Elsewhere has the channels of processes on other hosts; nil means that there are none.
+	Elsewhere hub.Elsewhere
+	Log       *slog.Logger
 }
 
 // Server serves the hub. New makes one; Run serves it. It is safe for concurrent use.
@@ -80,7 +82,9 @@ type ticket struct {
 // New returns a server and its hub, which has no clients before Run.
 func New(o Options) *Server {
 	s := &Server{opts: o, tickets: map[string]ticket{}}
-	s.hub = hub.New(hub.Options{May: s.mayHear, Claim: o.Claim, Clients: MaxClients, Log: o.Log})
+	s.hub = hub.New(hub.Options{
+		May: s.mayHear, Claim: o.Claim, Clients: MaxClients, Elsewhere: o.Elsewhere, Log: o.Log,
+	})
 	return s
 }
 

@@ -56,6 +56,16 @@ func TestListsNameTheirNodes(t *testing.T) {
 			})
 		}
 	}
+	process := find(t, `"id":"([^"]+)"`, call(nodes[0], "process_start",
+		map[string]any{"command": "sh", "args": []string{"-c", "while sleep .1; do echo it lives; done"}}))
+	output := hearChannel(t, nodes[1], token, "process:"+process)
+	eventually(t, "a client of another node hears what the process prints", func() bool {
+		return strings.Contains(output(), "process_status") && strings.Contains(output(), "it lives")
+	})
+	call(nodes[2], "process_stop", map[string]any{"id": process})
+	eventually(t, "a client of another node hears that the process has ended", func() bool {
+		return strings.Contains(output(), `"durationSeconds"`)
+	})
 	eventually(t, "a client of another node hears of the build", func() bool {
 		return strings.Contains(heard(), `"subject":"module.build.`) && strings.Contains(heard(), `"node":"`+home+`"`)
 	})
@@ -65,13 +75,18 @@ func TestListsNameTheirNodes(t *testing.T) {
 // what it has heard.
 func hearEvents(t *testing.T, n *node, token string) (heard func() string) {
 	t.Helper()
+	return hearChannel(t, n, token, "event:*")
+}
+
+func hearChannel(t *testing.T, n *node, token, channel string) (heard func() string) {
+	t.Helper()
 	ctx, stop := context.WithTimeout(context.Background(), 5*time.Minute)
 	address := "ws" + strings.TrimSuffix(strings.TrimPrefix(n.url, "http"), "/mcp") + "/ws"
 	c, _, err := websocket.Dial(ctx, address, &websocket.DialOptions{
 		HTTPHeader: map[string][]string{"Authorization": {"Bearer " + token}},
 	})
 	if err == nil {
-		err = c.Write(ctx, websocket.MessageText, []byte(`{"type":"subscribe","data":"event:*"}`))
+		err = c.Write(ctx, websocket.MessageText, []byte(`{"type":"subscribe","data":"`+channel+`"}`))
 	}
 	if err != nil {
 		stop()
