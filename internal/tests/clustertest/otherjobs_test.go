@@ -2,6 +2,7 @@ package clustertest
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log"
 	"log/slog"
@@ -138,7 +139,13 @@ func TestOtherJobsAreTakenOver(t *testing.T) {
 	t.Parallel()
 	held, url := remoteTasks(t)
 	host, image, asked, serve := slowRegistry(t)
-	nodes := startNodesIn(t, []string{"GATEHOUSE_SANDBOX_REGISTRIES=http://" + host}, "package", "sandbox")
+	settings := filepath.Join(t.TempDir(), "gatehouse.yaml")
+	text := fmt.Sprintf("modules:\n  sandbox:\n    registries: [http://%s]\n    templates:\n      - {name: small, image: %s}\n",
+		host, image)
+	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nodes := startNodesIn(t, []string{"GATEHOUSE_CONFIG=" + settings}, "package", "sandbox")
 	token := administrator(t, nodes[0])
 	end := func(n *node, job, want string) {
 		t.Helper()
@@ -169,8 +176,13 @@ func TestOtherJobsAreTakenOver(t *testing.T) {
 
 	rebuild := jobIn(nodes[0].callAs(t, token, "package_rebuild", map[string]any{"id": "re", "confirm": "re"}))
 	remoteTask := startTaskAs(t, nodes[0], token, "far_held", `{}`)
-	box := startTaskAs(t, nodes[0], token, "sandbox_create", `{"image":"`+image+`"}`)
+	box := startTaskAs(t, nodes[0], token, "sandbox_create", `{"template":"small"}`)
 	eventually(t, "all three are in their middle", func() bool {
+		for _, job := range []string{rebuild, remoteTask, box} {
+			if status, got := taskState(t, nodes[0], token, job); status != "working" {
+				t.Fatalf("a job before the death of its node: %.600s", got)
+			}
+		}
 		return lines(starts) > before && held.runs.Load() == 1 && asked.Load() > 0
 	})
 	nodes[0].cmd.Process.Kill()
