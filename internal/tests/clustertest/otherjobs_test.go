@@ -205,3 +205,35 @@ func TestOtherJobsAreTakenOver(t *testing.T) {
 		t.Errorf("the remote server has run its task %d times", n)
 	}
 }
+
+// TestADriverThatAnotherNodeHas asks a node without the program of a driver for a sandbox of it.
+func TestADriverThatAnotherNodeHas(t *testing.T) {
+	if !long() {
+		t.Skip("set GATEHOUSE_TEST_ALL to place a sandbox by its driver")
+	}
+	t.Parallel()
+	if _, err := os.Stat(filepath.Join(engine(t), "gatehouse-runsc")); err != nil || os.Getuid() != 0 {
+		t.Skip("without gatehouse-runsc, or as an ordinary user")
+	}
+	nodes := startNodesIn(t, []string{"GATEHOUSE_RUNSC=/nonexistent"}, "sandbox")
+	token := administrator(t, nodes[0])
+	args := map[string]any{"driver": "gvisor"}
+	if got := nodes[0].callAs(t, token, "sandbox_create", args); strings.Contains(got, `"sandbox_id":"`) {
+		t.Errorf("no node has the driver: %.500s", got)
+	}
+	fourth := addNodeIn(t, nodes, filepath.Join(t.TempDir(), "fourth"), nil, "sandbox")
+	own := nodeID(t, fourth)
+	var made string
+	eventually(t, "a sandbox is created where the driver is", func() bool {
+		made = nodes[0].callAs(t, token, "sandbox_create", args)
+		return strings.Contains(made, `"sandbox_id":"`)
+	})
+	id := find(t, `"sandbox_id":"([^"]+)"`, made)
+	if !strings.HasSuffix(id, "_"+own) {
+		t.Errorf("the sandbox %s is not on node %s: %.300s", id, own, made)
+	}
+	got := nodes[1].callAs(t, token, "sandbox_exec", map[string]any{"sandbox_id": id, "command": "echo it is $((6*7))"})
+	if !strings.Contains(got, "it is 42") {
+		t.Errorf("a command in the sandbox by way of another node: %.500s", got)
+	}
+}
