@@ -68,6 +68,7 @@ func (a *App) joinBus(o *core.Options) {
 	o.Modules.Node = a.nodes.ID()
 	calls := &nodebus.Bus{
 		Bus: a.bus, Self: a.nodes.ID(), Node: a.nodes.Known, Peers: a.nodes.otherMembers, Transport: a.nodes.calls,
+		Streams: &nodebus.Streams{Dial: a.nodes.DialOwn},
 		Resolve: a.nodes.browsers.nodeOf, Lost: a.nodes.jobs.lostCall,
 		Place: a.placeCall, Staged: a.stagedHere,
 	}
@@ -102,6 +103,14 @@ func (a *App) serveCalls() error {
 	if err != nil {
 		return err
 	}
+	frames, err := a.nodes.Listen(nodebus.FrameService)
+	if err != nil {
+		return err
+	}
+	a.addPart("quick calls of other nodes", func(ctx context.Context) error {
+		nodebus.ServeFrames(ctx, frames, a.bus, a.cfg.Limits.StopPatience/2, a.log)
+		return nil
+	})
 	mux := http.NewServeMux()
 	mux.Handle("POST /call", nodebus.Handler(a.bus))
 	mux.HandleFunc("GET /members/{kind}", a.tree.serveMembers)

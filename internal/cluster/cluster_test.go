@@ -123,6 +123,7 @@ func TestThreeNodes(t *testing.T) {
 	eventually(t, "the hosts are connected", func() bool { return linked(nodes...) })
 	t.Run("links", func(t *testing.T) { testLinks(t, a, b) })
 	t.Run("unread streams", func(t *testing.T) { testUnreadStream(t, a, b) })
+	t.Run("streams with connections", func(t *testing.T) { testOwnConnections(t, a, b) })
 	t.Run("streams", func(t *testing.T) { testPipes(t, a, b) })
 	t.Run("closed streams", func(t *testing.T) { testClosedPipes(t, a, b) })
 	cutLinks(t, nodes...)

@@ -33,12 +33,14 @@ type direct struct {
 	ln      net.Listener // nil if this node accepts no links
 	address string       // that other nodes are told; "" with ln
 	own     atomic.Pointer[ownKey]
+	ctx     context.Context // a field, because it ends when the node stops, not with a call
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	mu    sync.Mutex
-	links map[string]*link // by node
-	tried map[string]dialed
+	mu      sync.Mutex
+	links   map[string]*link // by node
+	singles map[string]*singles
+	tried   map[string]dialed
 }
 
 // ownKey is what this node shows of itself.
@@ -60,6 +62,7 @@ type dialed struct {
 const (
 	connectTime  = 5 * time.Second // in which a link is connected
 	connectPause = 30 * time.Second
+	maxAccepted  = 10_000 // connections of other nodes at once
 	noDirect     = "none" // as the address: accept no links
 )
 
@@ -70,7 +73,7 @@ func keyHash(der []byte) string {
 
 // listen begins to accept links. It does nothing if there is no address for them.
 func (d *direct) listen(n *Node) error {
-	d.n, d.links, d.tried = n, map[string]*link{}, map[string]dialed{}
+	d.n, d.links, d.singles, d.tried = n, map[string]*link{}, map[string]*singles{}, map[string]dialed{}
 	o := n.opts
 	at := o.Direct
 	if at == "" && o.External == nil {
@@ -172,9 +175,8 @@ func (d *direct) start() {
 	if d.ln == nil {
 		return
 	}
-	var ctx context.Context
-	ctx, d.stop = context.WithCancel(context.Background())
-	d.running.Go(func() { d.run(ctx) })
+	d.ctx, d.stop = context.WithCancel(context.Background())
+	d.running.Go(func() { d.run(d.ctx) })
 }
 
 // close ends the links, once what their streams have sent is written.
@@ -199,7 +201,7 @@ func (d *direct) run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() {
-		places := make(chan struct{}, maxNodes) // for links, and for connections that are not links yet
+		places := make(chan struct{}, maxAccepted) // for links and single streams, and for what is neither yet
 		for {
 			conn, err := d.ln.Accept()
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
@@ -267,9 +269,14 @@ func (d *direct) accept(ctx context.Context, conn net.Conn) {
 		node, err = d.n.peers.withKey(hash)
 		return node, err
 	}))
-	if err := d.handshake(ctx, secure); err != nil {
+	first, err := d.handshake(ctx, secure, ping)
+	if err != nil {
 		d.n.log.Debug("a connection was refused that is to be the link of a node", "from", conn.RemoteAddr(), "err", err)
 		conn.Close()
+		return
+	}
+	if first.kind == pipeOpen {
+		d.acceptSingle(node, secure, first)
 		return
 	}
 	d.serveLink(ctx, node, secure)
@@ -277,7 +284,7 @@ func (d *direct) accept(ctx context.Context, conn net.Conn) {
 
 // connect connects a link to a node and serves it until it ends.
 func (d *direct) connect(ctx context.Context, peer Peer) {
-	secure, err := d.dial(ctx, peer)
+	secure, err := d.dial(ctx, peer, ping)
 	d.mu.Lock()
 	if err == nil {
 		delete(d.tried, peer.ID)
@@ -298,7 +305,8 @@ func (d *direct) connect(ctx context.Context, peer Peer) {
 	d.serveLink(ctx, peer.ID, secure)
 }
 
-func (d *direct) dial(ctx context.Context, peer Peer) (*tls.Conn, error) {
+// dial connects the host of a node and sends it the first frame.
+func (d *direct) dial(ctx context.Context, peer Peer, first []byte) (*tls.Conn, error) {
 	connecting, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
 	dial := d.n.opts.Dial
@@ -315,26 +323,35 @@ func (d *direct) dial(ctx context.Context, peer Peer) (*tls.Conn, error) {
 		}
 		return peer.ID, nil
 	}))
-	if err := d.handshake(ctx, secure); err != nil {
+	got, err := d.handshake(ctx, secure, first)
+	if err == nil && got.kind != linkPing {
+		err = errors.New("the other end opens a stream to the one that connected")
+	}
+	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return secure, nil
 }
 
-// handshake returns once the other end has accepted this one's certificate, which only its first frame tells.
-func (d *direct) handshake(ctx context.Context, c *tls.Conn) error {
+// ping is the first frame of both ends of a link.
+var ping = appendFrame(nil, noPipe, linkPing, 0, nil)
+
+// handshake sends the first frame of this end and returns that of the other one, which alone tells that it has accepted
+// this one's certificate.
+func (d *direct) handshake(ctx context.Context, c *tls.Conn, first []byte) (frame, error) {
 	c.SetDeadline(time.Now().Add(connectTime))
 	if err := c.HandshakeContext(ctx); err != nil {
-		return err
+		return frame{}, err
 	}
-	if _, err := c.Write(appendFrame(nil, noPipe, linkPing, 0, nil)); err != nil {
-		return err
+	if _, err := c.Write(first); err != nil {
+		return frame{}, err
 	}
-	if f, err := readFrame(c); err != nil || f.kind != linkPing {
-		return fmt.Errorf("the other end does not begin a link: %w", cmp.Or(err, errors.ErrUnsupported))
+	f, err := readFrame(c)
+	if err != nil || f.kind != linkPing && f.kind != pipeOpen {
+		return f, fmt.Errorf("the other end does not begin a link: %w", cmp.Or(err, errors.ErrUnsupported))
 	}
-	return c.SetDeadline(time.Time{})
+	return f, c.SetDeadline(time.Time{})
 }
 
 // serveLink carries streams over a link until it ends.
@@ -345,15 +362,21 @@ func (d *direct) serveLink(ctx context.Context, node string, conn *tls.Conn) {
 	d.links[node] = l
 	d.mu.Unlock()
 	if old != nil {
-		old.fail(errors.New("the node has connected again"))
+		again := errors.New("the node has connected again")
+		old.fail(again)
+		d.failSingles(node, again)
 	}
 	d.n.log.Info("the host of a node is connected", "node", node)
 	err := l.run(ctx)
 	d.mu.Lock()
-	if d.links[node] == l {
+	last := d.links[node] == l
+	if last {
 		delete(d.links, node)
 	}
 	d.mu.Unlock()
+	if last {
+		d.failSingles(node, err)
+	}
 	d.n.log.Info("the host of a node is no longer connected", "node", node, "err", err)
 }
 

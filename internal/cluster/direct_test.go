@@ -86,7 +86,7 @@ func testLinks(t *testing.T, a, b *Node) {
 		t.Fatal(err)
 	}
 	secure := tls.Client(conn, b.direct.config(func(string) (string, error) { return a.id, nil }))
-	if err := b.direct.handshake(t.Context(), secure); err != nil {
+	if _, err := b.direct.handshake(t.Context(), secure, ping); err != nil {
 		t.Fatal(err)
 	}
 	secure.SetDeadline(time.Now().Add(time.Minute))
@@ -158,4 +158,100 @@ func testUnreadStream(t *testing.T, a, b *Node) {
 	if n, err := full.Write([]byte("more")); n != 4 || err != nil {
 		t.Errorf("after the window was read %d bytes were written, %v", n, err)
 	}
+}
+
+// testOwnConnections uses streams with connections of their own.
+func testOwnConnections(t *testing.T, a, b *Node) {
+	l, err := b.Listen("own")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	open := func() (near, far *pipe) {
+		t.Helper()
+		eventually(t, "a connection is ready", func() bool {
+			c := a.DialOwn(b.ID(), "own")
+			if c == nil {
+				return false
+			}
+			near = c.(*pipe)
+			return true
+		})
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		far = c.(*pipe)
+		t.Cleanup(func() { near.Close(); far.Close() })
+		for _, c := range []*pipe{near, far} {
+			if c.link == a.direct.to(b.id) || c.link == b.direct.to(a.id) || c.link == nil {
+				t.Error("the stream has no connection of its own")
+			}
+			c.SetDeadline(time.Now().Add(time.Minute))
+		}
+		return near, far
+	}
+	near, far := open()
+	chunk := make([]byte, 3*pipeWindow)
+	go near.Write(chunk) // waits for what is read, and reads the connection for that
+	if _, err := io.ReadFull(far, chunk); err != nil {
+		t.Fatal(err)
+	}
+	go far.Write([]byte("answer"))
+	if _, err := io.ReadFull(near, chunk[:6]); err != nil || string(chunk[:6]) != "answer" {
+		t.Errorf("%q, %v", chunk[:6], err)
+	}
+	ended := make(chan error)
+	go func() { _, err := far.Read(chunk); ended <- err }()
+	time.Sleep(10 * time.Millisecond)
+	far.SetReadDeadline(time.Unix(1, 0))
+	if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a deadline passed while another goroutine read: %v", err)
+	}
+	far.SetReadDeadline(time.Now().Add(time.Minute))
+	go near.Write([]byte("more"))
+	if _, err := io.ReadFull(far, chunk[:4]); err != nil {
+		t.Errorf("after a deadline: %v", err)
+	}
+	near.Close()
+	if _, err := far.Read(chunk); err != io.EOF {
+		t.Errorf("the other end was closed: %v", err)
+	}
+
+	near, far = open()
+	far.Close()
+	near.Write([]byte("request"))
+	if _, err := near.Read(chunk); !errors.Is(err, ErrNotRun) {
+		t.Errorf("a request that was not read: %v", err)
+	}
+	near, far = open()
+	near.Write([]byte("request"))
+	io.ReadFull(far, chunk[:7])
+	far.Close()
+	if _, err := near.Read(chunk); err != io.EOF { // HTTP and calls tell that it may have run
+		t.Errorf("a request that was read: %v", err)
+	}
+	near, far = open()
+	a.direct.to(b.id).fail(errors.New("the test ends it"))
+	if _, err := far.Read(chunk); !errors.Is(err, ErrMayHaveRun) {
+		t.Errorf("the link failed: %v", err)
+	}
+	if _, err := near.Read(chunk); !errors.Is(err, ErrMayHaveRun) {
+		t.Errorf("the link failed, at the end that connected: %v", err)
+	}
+	eventually(t, "the nodes are connected again", func() bool { return linked(a, b) })
+	eventually(t, "the connections have ended", func() bool {
+		for _, n := range []*Node{a, b} {
+			n.direct.mu.Lock()
+			left := 0
+			for _, s := range n.direct.singles {
+				left += len(s.all) - len(s.ready)
+			}
+			n.direct.mu.Unlock()
+			if left > 0 {
+				return false
+			}
+		}
+		return true
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +20,10 @@ import (
 type link struct {
 	d    *direct
 	node string
-	conn *tls.Conn
+	conn net.Conn
+
+	ended chan struct{} // closed when its only stream has ended; nil if it carries more than one
+	in    []byte        // of that stream: what was read from the connection; its reader uses it
 
 	frames atomic.Uint64 // that were read
 	pipes  atomic.Int64
@@ -68,22 +72,42 @@ func appendFrame(b []byte, pipe string, kind byte, number uint64, payload []byte
 }
 
 func readFrame(r io.Reader) (f frame, err error) {
-	var size [4]byte
-	if _, err := io.ReadFull(r, size[:]); err != nil {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return f, err
 	}
-	n := binary.BigEndian.Uint32(size[:])
-	if n < linkHead || n > maxFrame {
-		return f, fmt.Errorf("a frame of %d bytes, which must have %d to %d", n, linkHead, maxFrame)
-	}
-	b := make([]byte, n)
-	if _, err := io.ReadFull(r, b); err != nil {
+	_, size, err := cutFrame(head[:])
+	if err != nil {
 		return f, err
 	}
-	return frame{string(b[:pipeName]), b[pipeName], binary.BigEndian.Uint64(b[pipeName+1:]), b[linkHead:]}, nil
+	b := make([]byte, size)
+	copy(b, head[:])
+	if _, err := io.ReadFull(r, b[len(head):]); err != nil {
+		return f, err
+	}
+	f, _, err = cutFrame(b)
+	return f, err
 }
 
-func newLink(d *direct, node string, conn *tls.Conn) *link {
+// cutFrame returns the frame at the beginning of b, of which it is a part, and its size. If b is too short for the frame
+// it returns the size alone, or 0.
+func cutFrame(b []byte) (f frame, size int, err error) {
+	if len(b) < 4 {
+		return f, 0, nil
+	}
+	n := binary.BigEndian.Uint32(b)
+	if n < linkHead || n > maxFrame {
+		return f, 0, fmt.Errorf("a frame of %d bytes, which must have %d to %d", n, linkHead, maxFrame)
+	}
+	size = 4 + int(n)
+	if len(b) < size {
+		return f, size, nil
+	}
+	b = b[4:size]
+	return frame{string(b[:pipeName]), b[pipeName], binary.BigEndian.Uint64(b[pipeName+1:]), b[linkHead:]}, size, nil
+}
+
+func newLink(d *direct, node string, conn net.Conn) *link {
 	l := &link{d: d, node: node, conn: conn}
 	l.room = sync.NewCond(&l.mu)
 	return l
@@ -193,6 +217,14 @@ func (l *link) awaitWritten() {
 	}
 }
 
+// raw returns the connection below TLS, whose close waits for a write that is stuck.
+func (l *link) raw() net.Conn {
+	if secure, ok := l.conn.(*tls.Conn); ok {
+		return secure.NetConn()
+	}
+	return l.conn
+}
+
 // fail ends the link and its streams. A request whose writing had not begun was not run.
 func (l *link) fail(err error) {
 	l.mu.Lock()
@@ -204,7 +236,7 @@ func (l *link) fail(err error) {
 	begun := l.begun
 	l.room.Broadcast()
 	l.mu.Unlock()
-	l.conn.NetConn().Close() // not the TLS connection, whose close waits for a write that is stuck
+	l.raw().Close()
 	for _, c := range l.d.n.pipes.of(l) {
 		c.mu.Lock()
 		told := ErrMayHaveRun
@@ -218,9 +250,6 @@ func (l *link) fail(err error) {
 
 // dial opens a stream to a service over the link. The error wraps ErrNotRun.
 func (l *link) dial(ctx context.Context, service string) (*pipe, error) {
-	late := fmt.Errorf("the node accepted no stream within %v", acceptTime)
-	ctx, cancel := context.WithTimeoutCause(ctx, acceptTime, late)
-	defer cancel()
 	c := l.d.n.pipes.addPipe(l.node, l, "")
 	if c == nil {
 		return nil, fmt.Errorf("node %s: too many streams: %w", l.node, ErrNotRun)
@@ -229,30 +258,31 @@ func (l *link) dial(ctx context.Context, service string) (*pipe, error) {
 	if err == nil {
 		_, err = l.send(c.id, pipeOpen, 0, []byte(service), true)
 	}
+	if err == nil {
+		err = c.awaitAccepted(ctx)
+	}
 	if err != nil {
 		c.reset(err, false)
-		return nil, fmt.Errorf("%w: %w", ErrNotRun, err)
+		return nil, fmt.Errorf("%w: %w", ErrNotRun, err) // nothing was sent through it
 	}
-	for {
-		c.mu.Lock()
-		accepted, changed, err := c.accepted, c.changed, c.err
-		c.mu.Unlock()
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("%w: %w", ErrNotRun, err) // nothing was sent through it
-		case accepted:
-			return c, nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			c.reset(context.Cause(ctx), true)
-		}
-	}
+	return c, nil
 }
 
-// accept answers a frame that opens a stream.
-func (l *link) accept(id, service string) {
+// awaitAccepted returns when the other end has accepted the stream. If ctx is done first the stream has ended.
+func (c *pipe) awaitAccepted(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, acceptTime, fmt.Errorf("the node accepted no stream within %v", acceptTime))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { c.reset(context.Cause(ctx), true) })()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !c.accepted && c.err == nil {
+		c.wait(0)
+	}
+	return c.err
+}
+
+// accept answers a frame that opens a stream, and reports whether the stream is open.
+func (l *link) accept(id, service string) bool {
 	p := &l.d.n.pipes
 	refuse := func(err error) {
 		l.send(id, pipeReset, 0, append(make([]byte, 8), err.Error()...), true)
@@ -262,12 +292,12 @@ func (l *link) accept(id, service string) {
 	p.mu.Unlock()
 	if s == nil {
 		refuse(fmt.Errorf("there is no service %q", service))
-		return
+		return false
 	}
 	c := p.addPipe(l.node, l, id)
 	if c == nil {
 		refuse(errors.New("too many streams"))
-		return
+		return false
 	}
 	err := c.connect("")
 	if err == nil {
@@ -280,6 +310,7 @@ func (l *link) accept(id, service string) {
 		c.reset(err, false)
 		refuse(err)
 	}
+	return err == nil
 }
 
 // receiveFrame gives a frame to its stream. It must not wait.

@@ -26,6 +26,7 @@ type Peer struct {
 	Cluster  string        `json:"cluster,omitempty"` // HOST:PORT for nodes
 	Direct   string        `json:"direct,omitempty"`  // HOST:PORT for their hosts, without NATS
 	Key      string        `json:"key,omitempty"`     // hash of its certificate there
+	Single   bool          `json:"single,omitempty"`  // it accepts connections of single streams there
 	Started  time.Time     `json:"started"`
 	Draining bool          `json:"draining,omitempty"`
 	Load     float64       `json:"load"`          // see SetLoad
@@ -170,7 +171,7 @@ func (p *peers) self() Peer {
 		Cluster: cmp.Or(o.Advertise, o.Listen), Started: p.started, Draining: p.draining.Load(), Alive: true,
 	}
 	if own := p.n.direct.own.Load(); own != nil {
-		self.Direct, self.Key = p.n.direct.address, own.hash
+		self.Direct, self.Key, self.Single = p.n.direct.address, own.hash, true
 	}
 	if l := p.labels.Load(); l != nil {
 		self.Labels = *l

@@ -113,7 +113,7 @@ func (p *pipes) addPipe(node string, l *link, id string) *pipe {
 	if l != nil {
 		l.pipes.Add(1)
 	}
-	c := &pipe{p: p, id: cmp.Or(id, rand.Text()), node: node, link: l, credit: pipeWindow, changed: make(chan struct{})}
+	c := &pipe{p: p, id: cmp.Or(id, rand.Text()), node: node, link: l, credit: pipeWindow}
 	p.open[c.id] = c
 	return c
 }
@@ -167,9 +167,9 @@ type pipe struct {
 
 	writing sync.Mutex // guards the order of the numbers while messages are sent; taken before mu
 
-	mu       sync.Mutex // guards what follows
-	remote   string     // subject of the other end
-	changed  chan struct{}
+	mu       sync.Mutex    // guards what follows
+	remote   string        // subject of the other end
+	changed  chan struct{} // closed by the next change; nil if no goroutine waits for it
 	sent     uint64
 	received uint64
 	request  uint64 // number of the first data that was sent since data was received
@@ -184,6 +184,9 @@ type pipe struct {
 	until    [2]time.Time // deadlines of reading and writing
 
 	requestAt uint64 // position of that request in the link
+
+	reading   bool      // a goroutine reads the connection that is the stream's own
+	connUntil time.Time // deadline of reading that was set there
 }
 
 // pipeFrame is data that was received and not read.
@@ -230,9 +233,16 @@ func (c *pipe) connect(remote string) error {
 	return nil
 }
 
+// signal wakes the goroutines that wait for a change. c.mu is held.
 func (c *pipe) signal() {
-	close(c.changed)
-	c.changed = make(chan struct{})
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
+	}
+	if c.reading {
+		c.connUntil = time.Unix(1, 0)
+		c.link.conn.SetReadDeadline(c.connUntil)
+	}
 }
 
 func (c *pipe) sendFrame(kind byte, payload []byte) error {
@@ -338,6 +348,9 @@ func (c *pipe) reset(err error, tell bool) {
 	c.p.mu.Unlock()
 	if c.link != nil {
 		c.link.pipes.Add(-1)
+		if c.link.ended != nil {
+			close(c.link.ended)
+		}
 	}
 	if stop != nil {
 		stop()
@@ -346,7 +359,14 @@ func (c *pipe) reset(err error, tell bool) {
 
 // wait waits for a change, or for the deadline of reading (0) or writing (1). c.mu must be held, and is again.
 func (c *pipe) wait(which int) error {
-	changed, until := c.changed, c.until[which]
+	until := c.until[which]
+	if c.link != nil && c.link.ended != nil && !c.reading {
+		return c.readConn(until)
+	}
+	if c.changed == nil {
+		c.changed = make(chan struct{})
+	}
+	changed := c.changed
 	c.mu.Unlock()
 	defer c.mu.Lock()
 	if until.IsZero() {
@@ -365,6 +385,37 @@ func (c *pipe) wait(which int) error {
 	case <-timer.C:
 		return os.ErrDeadlineExceeded
 	}
+}
+
+// readConn waits for a change as the one goroutine that reads the connection, which is the stream's own. c.mu must be
+// held, and is again.
+func (c *pipe) readConn(until time.Time) error {
+	c.reading = true
+	if c.connUntil != until {
+		c.connUntil = until
+		c.link.conn.SetReadDeadline(until)
+	}
+	c.mu.Unlock()
+	f, err := c.link.next()
+	c.mu.Lock()
+	c.reading = false
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.signal() // another one may read now
+		if !until.IsZero() && !time.Now().Before(until) {
+			return err
+		}
+	case c.err != nil: // it has ended meanwhile
+	case err != nil:
+		c.mu.Unlock()
+		c.link.fail(err)
+		c.mu.Lock()
+	case f.pipe == c.id:
+		c.mu.Unlock()
+		c.receive(f.kind, f.number, f.payload)
+		c.mu.Lock()
+	}
+	return nil
 }
 
 // Read implements net.Conn.

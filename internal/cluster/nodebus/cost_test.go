@@ -38,9 +38,15 @@ func BenchmarkACallToAnotherNode(b *testing.B) {
 	}}
 	go server.Serve(ln)
 	defer server.Close()
+	frames, err := y.Listen(FrameService)
+	if err != nil {
+		b.Fatal(err)
+	}
+	go ServeFrames(b.Context(), frames, far, time.Minute, slog.Default())
 	near := &Bus{
 		Bus: bus.New(), Self: x.ID(), Transport: &Client{Service: Service, Dial: x.Dial},
-		Node: func(id string) (known, alive bool) { return cluster.ValidID(id), x.Alive(id) },
+		Streams: &Streams{Dial: x.DialOwn},
+		Node:    func(id string) (known, alive bool) { return cluster.ValidID(id), x.Alive(id) },
 	}
 	for b.Loop() {
 		if _, err := near.Do(context.Background(), request(y.ID()), nil); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -127,11 +128,17 @@ func TestCallsWhileLinksFail(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	frames, err := b.Listen(FrameService)
+	if err != nil {
+		t.Fatal(err)
+	}
 	server := &http.Server{Handler: Handler(far)}
 	var running sync.WaitGroup
+	serve, stop := context.WithCancel(context.Background())
+	running.Go(func() { ServeFrames(serve, frames, far, time.Second, slog.New(slog.DiscardHandler)) })
 	running.Go(func() { server.Serve(ln) })
 	near := &Bus{
-		Bus: bus.New(), Self: a.ID(), Transport: &Client{Service: Service, Dial: a.Dial},
+		Bus: bus.New(), Self: a.ID(), Transport: &Client{Service: Service, Dial: a.Dial}, Streams: &Streams{Dial: a.DialOwn},
 		Node: func(id string) (known, alive bool) { return cluster.ValidID(id), a.Alive(id) },
 	}
 	call := func(id string, limit time.Duration) error {
@@ -196,6 +203,7 @@ func TestCallsWhileLinksFail(t *testing.T) {
 	}
 	done.Store(true)
 	close(slow)
+	stop()
 	running.Go(func() { server.Close() })
 	running.Wait()
 	for id, n := range ran {

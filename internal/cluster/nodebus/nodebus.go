@@ -48,6 +48,8 @@ type Bus struct {
 	Lost func(ctx context.Context, r *bus.Request) bool
 	// Transport reaches the handler of a node; the host of the URL is the node's id and ".node".
 	Transport http.RoundTripper
+	// Streams carries calls quicker than Transport, while it has a stream to their node; nil carries none.
+	Streams *Streams
 	// Place returns the node on which a request without a handle has to run; "" means this one. nil places nothing.
 	Place func(ctx context.Context, r *bus.Request) (node string, err error)
 	// Staged refuses a request of a staged task, which is not placed, if it may not run on this node.
@@ -257,10 +259,11 @@ func (b *Bus) send(
 	ctx context.Context, node string, r *bus.Request, connection string, n bus.Notes,
 ) (bus.Outcome, error) {
 	there := *r
-	if r.Caller != nil { // the session is on this node, so that nothing there can end with it
-		who := *r.Caller
-		who.Session, who.Connection = "", connection
-		there.Caller = &who
+	there.Caller = callerOf(r.Caller, connection)
+	if b.Streams != nil && there.Caller != nil {
+		if out, err := b.Streams.do(ctx, node, &there, n); err != errNoStream {
+			return out, err
+		}
 	}
 	raw, err := encode(&there)
 	if err != nil {

@@ -30,8 +30,11 @@ func (to toServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
+// ways are those in which calls are sent.
+var ways = []string{"HTTP", "frames"}
+
 // twoNodes returns the bus of one node; h serves the module m of the other one, and local that of this one.
-func twoNodes(t *testing.T, h, local bus.Handler) *Bus {
+func twoNodes(t *testing.T, way string, h, local bus.Handler) *Bus {
 	t.Helper()
 	far, near := bus.New(), bus.New()
 	for b, h := range map[*bus.Local]bus.Handler{far: h, near: local} {
@@ -42,12 +45,18 @@ func twoNodes(t *testing.T, h, local bus.Handler) *Bus {
 			t.Fatal(err)
 		}
 	}
-	server := httptest.NewServer(Handler(far))
-	t.Cleanup(server.Close)
-	return &Bus{
-		Bus: near, Self: here, Transport: toServer{server.Listener.Addr().String()},
+	b := &Bus{
+		Bus: near, Self: here, Transport: noHTTP{t},
 		Node: func(id string) (known, alive bool) { return id == here || id == there, true },
 	}
+	if way == "frames" {
+		b.Streams = framesTo(t, far)
+		return b
+	}
+	server := httptest.NewServer(Handler(far))
+	t.Cleanup(server.Close)
+	b.Transport = toServer{server.Listener.Addr().String()}
+	return b
 }
 
 func request(node string) *bus.Request {
@@ -76,7 +85,13 @@ func (h *heard) Keep(recorded map[string]json.RawMessage) bool { return true }
 
 // TestACallRunsOnTheNodeItNames sends a call with everything that it can tell while it runs.
 func TestACallRunsOnTheNodeItNames(t *testing.T) {
-	b := twoNodes(t, func(_ context.Context, r *bus.Request, n bus.Notes) (bus.Outcome, error) {
+	for _, way := range ways {
+		t.Run(way, func(t *testing.T) { aCallRunsOnTheNodeItNames(t, way) })
+	}
+}
+
+func aCallRunsOnTheNodeItNames(t *testing.T, way string) {
+	b := twoNodes(t, way, func(_ context.Context, r *bus.Request, n bus.Notes) (bus.Outcome, error) {
 		if r.Caller.Principal != "ada" || r.Caller.Session != "" || string(r.Args) != `{"id":"<a>"}` {
 			t.Errorf("the other node got %+v, caller %+v", r, r.Caller)
 		}
@@ -110,6 +125,12 @@ func TestACallRunsOnTheNodeItNames(t *testing.T) {
 
 // TestAnOpenCallGoesOnWhereItIs asks on one node and is answered by way of the other.
 func TestAnOpenCallGoesOnWhereItIs(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way, func(t *testing.T) { anOpenCallGoesOnWhereItIs(t, way) })
+	}
+}
+
+func anOpenCallGoesOnWhereItIs(t *testing.T, way string) {
 	ask := func(name string) bus.Handler {
 		return func(_ context.Context, r *bus.Request, _ bus.Notes) (bus.Outcome, error) {
 			if len(r.State) == 0 {
@@ -118,7 +139,7 @@ func TestAnOpenCallGoesOnWhereItIs(t *testing.T) {
 			return bus.Outcome{Result: tool.Result{Content: []tool.Content{tool.Text(name + " " + string(r.State))}}}, nil
 		}
 	}
-	b := twoNodes(t, ask("there"), ask("here"))
+	b := twoNodes(t, way, ask("there"), ask("here"))
 	for node, want := range map[string]string{"": "here open", there: "there open"} {
 		out, err := b.Do(t.Context(), request(node), nil)
 		if err != nil || out.Result.Input == nil {
@@ -134,10 +155,16 @@ func TestAnOpenCallGoesOnWhereItIs(t *testing.T) {
 
 // TestErrorsOfAnotherNode checks that what has a meaning to the caller keeps it.
 func TestErrorsOfAnotherNode(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way, func(t *testing.T) { errorsOfAnotherNode(t, way) })
+	}
+}
+
+func errorsOfAnotherNode(t *testing.T, way string) {
 	refusal := &tool.Refusal{Code: "busy", Message: "later <", Next: "Wait."}
 	wire := &tool.WireError{Code: 7, Message: "no", Data: json.RawMessage(`{"n":1}`)}
 	for _, sent := range []error{refusal, wire, bus.ErrLost, bus.ErrAbsent, errors.New("text")} {
-		b := twoNodes(t, func(context.Context, *bus.Request, bus.Notes) (bus.Outcome, error) {
+		b := twoNodes(t, way, func(context.Context, *bus.Request, bus.Notes) (bus.Outcome, error) {
 			return bus.Outcome{}, sent
 		}, nil)
 		_, err := b.Do(t.Context(), request(there), nil)
@@ -145,7 +172,7 @@ func TestErrorsOfAnotherNode(t *testing.T) {
 			t.Errorf("sent %#v, got %#v", sent, err)
 		}
 	}
-	b := twoNodes(t, func(context.Context, *bus.Request, bus.Notes) (bus.Outcome, error) { panic(http.ErrAbortHandler) }, nil)
+	b := twoNodes(t, way, func(context.Context, *bus.Request, bus.Notes) (bus.Outcome, error) { panic(http.ErrAbortHandler) }, nil)
 	if _, err := b.Do(t.Context(), request(there), nil); !errors.Is(err, bus.ErrLost) {
 		t.Errorf("a node that ends in the middle: %v", err)
 	}

@@ -145,21 +145,29 @@ func runSuite(t *testing.T, a, b *cluster.Node) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		frames, err := b.Listen(FrameService)
+		if err != nil {
+			t.Fatal(err)
+		}
 		server := &http.Server{Handler: Handler(far)}
 		var serving sync.WaitGroup
+		ctx, stop := context.WithCancel(context.Background())
+		serving.Go(func() { ServeFrames(ctx, frames, far, time.Second, slog.New(slog.DiscardHandler)) })
 		serving.Go(func() {
 			if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 				t.Error(err)
 			}
 		})
-		transport := &Client{Service: Service, Dial: a.Dial}
+		transport, streams := &Client{Service: Service, Dial: a.Dial}, &Streams{Dial: a.DialOwn}
 		t.Cleanup(func() {
+			streams.Close()
+			stop()
 			transport.CloseIdleConnections()
 			server.Close()
 			serving.Wait()
 		})
 		return bustest.Pair{Near: &Bus{
-			Bus: near, Self: a.ID(), Transport: transport,
+			Bus: near, Self: a.ID(), Transport: transport, Streams: streams,
 			Node: func(id string) (known, alive bool) { return cluster.ValidID(id), a.Alive(id) },
 		}, Far: far, Node: b.ID(), Name: a.ID()}
 	})

@@ -269,12 +269,53 @@ func TestCostOfACrossing(t *testing.T) {
 			took[name] = append(took[name], time.Since(begin))
 		}
 	}
-	first := part(took["Unix socket of its node"], .5)
-	for _, name := range slices.Sorted(maps.Keys(took)) {
-		p50 := part(took[name], .5)
-		t.Logf("a call of process_output by %s: p10 %v, p50 %v (%.2f), p95 %v", name, part(took[name], .1), p50,
-			float64(p50)/float64(first), part(took[name], .95))
+	report := func(how string, took map[string][]time.Duration) {
+		first := part(took["Unix socket of its node"], .5)
+		for _, name := range slices.Sorted(maps.Keys(took)) {
+			p50 := part(took[name], .5)
+			t.Logf("a call of process_output, %s, by %s: p10 %v, p50 %v (%.2f), p95 %v", how, name, part(took[name], .1), p50,
+				float64(p50)/float64(first), part(took[name], .95))
+		}
 	}
+	report("one at a time", took)
+	atOnce := map[string][]func() error{}
+	const clients, each = 8, 20
+	for range clients {
+		for name, n := range map[string]*node{"Unix socket of its node": nodes[1], "Unix socket of another node": nodes[0]} {
+			atOnce[name] = append(atOnce[name], overSocket(t, n, id))
+		}
+	}
+	took = map[string][]time.Duration{}
+	for range number("GATEHOUSE_CALLS", 2000) / each {
+		for name, calls := range atOnce {
+			took[name] = append(took[name], callAtOnce(t, calls, each)...)
+		}
+	}
+	report(fmt.Sprint(clients, " at once"), took)
+}
+
+// callAtOnce has each client call a number of times, and returns how long each call took.
+func callAtOnce(t *testing.T, clients []func() error, times int) []time.Duration {
+	t.Helper()
+	took := make([]time.Duration, len(clients)*times)
+	var all sync.WaitGroup
+	for i, call := range clients {
+		all.Go(func() {
+			for k := range times {
+				begin := time.Now()
+				if err := call(); err != nil {
+					t.Error(err)
+					return
+				}
+				took[i*times+k] = time.Since(begin)
+			}
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return took
 }
 
 // overSocket opens a session at the Unix socket of a node and returns what calls process_output in it.
