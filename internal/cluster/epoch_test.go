@@ -86,8 +86,13 @@ func testImages(t *testing.T, o Options, n *Node, others ...*Node) *Node {
 	again.SetApplied("tokens", 7) // as the others have
 	eventually(t, "it is fresh again", func() bool { return again.Fresh() == nil })
 	eventually(t, "it has all copies again", func() bool {
-		s, err := again.js.Stream(t.Context(), "KV_"+again.stream("images"))
-		return err == nil && current(s.CachedInfo().Cluster, append([]*Node{again}, others...))
+		for _, bucket := range []string{"images", "things"} { // the caller goes on with the second, and ends another node
+			s, err := again.js.Stream(t.Context(), "KV_"+again.stream(bucket))
+			if err != nil || !current(s.CachedInfo().Cluster, append([]*Node{again}, others...)) {
+				return false
+			}
+		}
+		return true
 	})
 	mine, err := again.Bucket(t.Context(), "images", BucketOptions{})
 	if err != nil {

@@ -158,10 +158,17 @@ func (h *Held) Shrink(n int64) {
 	}
 	n = min(n, h.n)
 	h.n -= n
-	s := h.of
+	h.of.Release(h.by, n)
+}
+
+// Release gives units back that a holder has and that no Held has any more; see Held.Keep.
+func (s *Shares) Release(by Holder, n int64) {
+	if s == nil {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.d.release(h.by, n)
+	s.d.release(by, n)
 	if s.freed != nil {
 		close(s.freed)
 		s.freed = nil
@@ -186,6 +193,13 @@ func (h *Held) Move() Held {
 	moved := *h
 	h.n = 0
 	return moved
+}
+
+// Keep leaves h holding nothing and returns the holder, who must give the units back with Shares.Release. It is for
+// very many that hold one unit each.
+func (h *Held) Keep() Holder {
+	h.n = 0
+	return h.by
 }
 
 // Release gives everything back. It may be called more than once.

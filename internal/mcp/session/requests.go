@@ -22,30 +22,28 @@ func (s *Session) BeginRequest(id string, cancel func(cause error)) (Terms, bool
 		return Terms{}, false
 	}
 	s.busy++
-	return Terms{s.facts, s.level, s.initialized}, true
+	return Terms{s.known(), slog.Level(s.level), s.initialized}, true
 }
 
 // addFlight registers a request under an unused ID. The caller holds s.mu.
 func (s *Session) addFlight(id string, cancel func(cause error)) bool {
+	l := s.extraState()
 	free := -1
-	for i := range s.first {
-		switch f := &s.first[i]; {
+	for i := range l.first {
+		switch f := &l.first[i]; {
 		case f.cancel == nil:
 			free = i
 		case f.id == id:
 			return false
 		}
 	}
-	if s.extra != nil {
-		if _, taken := s.extra.flights[id]; taken {
-			return false
-		}
+	if _, taken := l.flights[id]; taken {
+		return false
 	}
 	if free >= 0 {
-		s.first[free] = inFlight{id, cancel}
+		l.first[free] = inFlight{id, cancel}
 		return true
 	}
-	l := s.extraState()
 	if l.flights == nil {
 		l.flights = make(map[string]func(error))
 	}
@@ -65,14 +63,14 @@ func (s *Session) FinishRequest(id string) {
 	defer s.mu.Unlock()
 	s.busy--
 	s.Touch()
-	for i := range s.first {
-		if f := &s.first[i]; f.cancel != nil && f.id == id {
+	if s.extra == nil {
+		return
+	}
+	for i := range s.extra.first {
+		if f := &s.extra.first[i]; f.cancel != nil && f.id == id {
 			*f = inFlight{}
 			return
 		}
-	}
-	if s.extra == nil {
-		return
 	}
 	if delete(s.extra.flights, id); len(s.extra.flights) == 0 {
 		s.extra.flights = nil // an idle session shrinks to its original size
@@ -83,15 +81,15 @@ func (s *Session) FinishRequest(id string) {
 func (s *Session) Calls() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, f := range s.first {
+	if s.extra == nil {
+		return 0
+	}
+	for _, f := range s.extra.first {
 		if f.cancel != nil {
 			n++
 		}
 	}
-	if s.extra != nil {
-		n += len(s.extra.flights)
-	}
-	return n
+	return n + len(s.extra.flights)
 }
 
 // Cancel cancels the request with this raw ID and reports whether it was running.
@@ -100,10 +98,10 @@ func (s *Session) Cancel(id string, cause error) bool {
 	var cancel func(error)
 	if s.extra != nil {
 		cancel = s.extra.flights[id]
-	}
-	for _, f := range s.first {
-		if f.cancel != nil && f.id == id {
-			cancel = f.cancel
+		for _, f := range s.extra.first {
+			if f.cancel != nil && f.id == id {
+				cancel = f.cancel
+			}
 		}
 	}
 	s.mu.Unlock()

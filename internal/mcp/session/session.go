@@ -2,7 +2,7 @@
 // capabilities, its streams, and the open requests in both directions.
 //
 // It knows no method and no transport. A session belongs to the principal that opened it, lasts until
-// it is ended or idle for too long, and costs well under 1 KiB and no goroutine while it is idle.
+// it is ended or idle for too long, and costs about 250 bytes and no goroutine while it is idle.
 package session
 
 import (
@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gatehouse/internal/access/limit"
 	"gatehouse/internal/access/permit"
 	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/tool"
@@ -33,10 +32,9 @@ type Facts struct {
 type Session struct {
 	ID string // "" on a connection with its own session
 
-	opened  int64         // unix nanoseconds
-	counted limit.Held    // among the sessions of its table, which releases it
-	kept    *limit.Shares // of the bytes that streams keep; nil means no limit
-	active  atomic.Int64  // the last sign of life, in nanoseconds of uptime
+	opened int64        // unix nanoseconds
+	table  *Table       // nil on a connection with its own session
+	active atomic.Int64 // the last sign of life, in nanoseconds of uptime
 
 	// A call locks mu three times: when the session is looked up, when the call begins and when it
 	// ends.
@@ -44,22 +42,26 @@ type Session struct {
 	busy        int32 // open requests and streams
 	initialized bool
 	ended       bool
-	facts       *Facts      // never changed, only replaced, because requests share it
-	first       [2]inFlight // running requests, up to two
-	level       slog.Level  // minimum level of log messages for the client
-	queue       *Stream     // messages outside any request; created on first use
-	extra       *extra      // further requests, and questions; created on first use
-	stop        []func()    // called once at the end
+	counted     bool         // among the sessions of its table
+	holder      bool         // as those of an administrator
+	facts       *Facts       // never changed, only replaced, because requests share it; nil while it is in shared and wire
+	shared      *sharedFacts // what other sessions have as well; see pack
+	wire        string
+	queue       *Stream // messages outside any request; created on first use
+	extra       *extra  // requests that run, and questions; created on first use
 	resync      func(*Session) [][]byte
 	seen        [3]uint64 // what the client last knew of its lists
+	level       int32     // minimum level of log messages for the client, a slog.Level
 	changed     atomic.Bool
 }
 
 // TakeChanged reports whether what another node would have to know of the session has changed since the last call.
 func (s *Session) TakeChanged() bool { return s.changed.Load() && s.changed.Swap(false) }
 
-// extra is the part of a session that most sessions never need.
+// extra is the part of a session that an idle one does not need.
 type extra struct {
+	first     [2]inFlight                  // running requests, up to two
+	stop      []func()                     // called once at the end
 	flights   map[string]func(cause error) // by raw request ID: cancels it
 	replies   map[string]func(Reply)       // by the ID of a request to the client: receives its response
 	streams   map[uint64]*Stream           // answers that stream, for resuming
@@ -76,7 +78,7 @@ type Reply struct {
 
 // New returns a session for one connection. A Table makes the sessions with an id.
 func New(f Facts) *Session {
-	s := &Session{facts: &f, level: slog.LevelInfo}
+	s := &Session{facts: &f, level: int32(slog.LevelInfo)}
 	s.Touch()
 	s.opened = clock().UnixNano()
 	return s
@@ -112,13 +114,24 @@ func (s *Session) KeepAlive() (release func()) {
 }
 
 // Facts returns a copy of the facts of the handshake.
-func (s *Session) Facts() Facts { return *s.Known() }
+func (s *Session) Facts() Facts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.copyFacts()
+}
 
 // Known is Facts without a copy: the caller must not change it.
 func (s *Session) Known() *Facts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.facts
+	return s.known()
+}
+
+// Revision returns that of the facts.
+func (s *Session) Revision() mcpversion.Revision {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.some().Revision
 }
 
 // Initialize sets the facts. It returns false if the session was initialized before.
@@ -130,6 +143,7 @@ func (s *Session) Initialize(f Facts) bool {
 	}
 	f.Session = s.ID
 	s.facts, s.initialized = &f, true
+	s.pack()
 	return true
 }
 
@@ -138,7 +152,7 @@ func (s *Session) Initialize(f Facts) bool {
 func (s *Session) Authenticated(c *tool.Caller, until time.Time) *Facts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	was := s.facts
+	was := s.known()
 	if was.Credential == c.Credential && was.Until.Equal(until) && slices.Equal(was.Roles, c.Roles) &&
 		slices.Equal(was.Scopes, c.Scopes) {
 		return was
@@ -159,7 +173,7 @@ func (s *Session) Move(context, owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changed.Store(true)
-	f := *s.facts
+	f := s.copyFacts()
 	f.Context, f.Owner = context, owner
 	s.facts = &f
 }
@@ -194,17 +208,17 @@ func (s *Session) Initialized() bool {
 func (s *Session) Level() slog.Level {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.level
+	return slog.Level(s.level)
 }
 
 // SetLevel sets the minimum level of log messages.
 func (s *Session) SetLevel(l slog.Level) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.level != l {
+	if s.level != int32(l) {
 		s.changed.Store(true)
 	}
-	s.level = l
+	s.level = int32(l)
 }
 
 // SwapListStamps stores the fingerprints of the lists that the client knows and returns the
@@ -220,7 +234,8 @@ func (s *Session) SwapListStamps(now [3]uint64) (old [3]uint64) {
 func (s *Session) OnEnd(f func()) {
 	s.mu.Lock()
 	if !s.ended {
-		s.stop = append(s.stop, f)
+		l := s.extraState()
+		l.stop = append(l.stop, f)
 		s.mu.Unlock()
 		return
 	}
@@ -244,15 +259,15 @@ func (s *Session) End(cause error) {
 		return
 	}
 	s.ended = true
-	l, q, stop, first := s.extra, s.queue, s.stop, s.first
-	s.extra, s.stop, s.first = nil, nil, [2]inFlight{}
+	l, q := s.extra, s.queue
+	s.extra = nil
 	s.mu.Unlock()
-	for _, f := range first {
-		if f.cancel != nil {
-			f.cancel(cause)
-		}
-	}
 	if l != nil {
+		for _, f := range l.first {
+			if f.cancel != nil {
+				f.cancel(cause)
+			}
+		}
 		for _, cancel := range l.flights {
 			cancel(cause)
 		}
@@ -273,7 +288,10 @@ func (s *Session) End(cause error) {
 		q.Close()
 		q.discard()
 	}
-	for _, f := range stop {
+	if l == nil {
+		return
+	}
+	for _, f := range l.stop {
 		f()
 	}
 }

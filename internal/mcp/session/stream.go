@@ -66,7 +66,9 @@ func newStream(id uint64) *Stream { return &Stream{id: id, first: 1, next: 1, se
 // newStream returns a stream whose bytes are counted. s.mu is held.
 func (s *Session) newStream(id uint64) *Stream {
 	st := newStream(id)
-	st.held, _ = s.kept.Acquire(&s.facts.Caller, 0) // for none there is always space
+	if s.table != nil {
+		st.held, _ = s.table.kept.Acquire(&s.some().Caller, 0) // for none there is always space
+	}
 	return st
 }
 

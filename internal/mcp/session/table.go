@@ -47,6 +47,7 @@ type Table struct {
 	kept   *limit.Shares
 	mu     sync.RWMutex
 	byID   map[string]*Session
+	shared factsPool
 }
 
 // NewTable returns an empty table.
@@ -82,7 +83,8 @@ func (t *Table) Open(f Facts) (*Session, error) {
 		f.Session = t.opts.Node + "-" + f.Session
 	}
 	s := New(f)
-	s.ID, s.counted, s.kept = f.Session, held, t.kept
+	s.ID = f.Session
+	s.join(t, held)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byID[s.ID] = s
@@ -97,14 +99,18 @@ func (t *Table) Adopt(id string, f Facts) (s *Session, fresh bool, err error) {
 	}
 	f.Session = id
 	s = New(f)
-	s.ID, s.counted, s.kept, s.initialized = id, held, t.kept, true
+	s.ID, s.initialized = id, true
+	s.join(t, held)
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if old := t.byID[id]; old != nil {
-		held.Release()
+	old := t.byID[id]
+	if old == nil {
+		t.byID[id] = s
+	}
+	t.mu.Unlock()
+	if old != nil {
+		s.leave()
 		return old, false, nil
 	}
-	t.byID[id] = s
 	return s, true, nil
 }
 
@@ -125,7 +131,7 @@ func (t *Table) Get(id, principal string) (*Session, bool) {
 	if s == nil {
 		return nil, false
 	}
-	if s.Known().Principal != principal {
+	if s.principal() != principal {
 		return nil, false
 	}
 	s.Touch()
@@ -140,7 +146,7 @@ func (t *Table) End(s *Session, cause error) bool {
 	t.mu.Unlock()
 	s.End(cause)
 	if there {
-		s.counted.Release()
+		s.leave()
 	}
 	if there && t.opts.Ended != nil {
 		t.opts.Ended(s, cause)
@@ -189,9 +195,13 @@ func (t *Table) Run(ctx context.Context) error {
 // only ever POST.
 func (t *Table) endIdle(now time.Time) {
 	limit := int64(uptime() - t.opts.IdleTTL)
+	rested := int64(uptime() - t.opts.Sweep)
 	t.All(func(s *Session) {
 		s.mu.Lock()
-		until, busy := s.facts.Until, s.busy
+		until, busy := s.some().Until, s.busy
+		if busy == 0 && s.active.Load() < rested {
+			s.pack()
+		}
 		s.mu.Unlock()
 		if !until.IsZero() && now.After(until) {
 			s.disconnectStreams()

@@ -93,7 +93,7 @@ func (d *Server) postBatch(
 		msgs[i].Trace, msgs[i].Forward = x.who.Trace, d.forwarded(r.Header)
 	}
 	s, by, f := d.sessionOf(r, &x.who)
-	if f == nil && !s.Known().Revision.Has(mcpversion.Batches) {
+	if f == nil && !s.Revision().Has(mcpversion.Batches) {
 		f = &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest, Message: noBatching}
 	}
 	if f == nil && len(msgs)+len(faults) > batchSize {

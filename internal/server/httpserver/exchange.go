@@ -100,7 +100,7 @@ func (x *exchange) aside(f func()) {
 
 // resumable reports whether the client can resume a stream that was closed before its end.
 func resumable(s *session.Session) bool {
-	return s != nil && s.ID != "" && s.Known().Revision >= mcpversion.V20251125
+	return s != nil && s.ID != "" && s.Revision() >= mcpversion.V20251125
 }
 
 // Note sends a message before the answer; the response becomes a stream.
