@@ -210,9 +210,11 @@ type servedStream struct {
 	local bus.Bus
 	log   *slog.Logger
 
-	writing sync.Mutex // while a frame is encoded and written
-	ended   bool       // by writing: the call has ended, so that no more notes are sent
+	// writing guards s.out and ended while a frame is encoded and written.
+	writing sync.Mutex
+	ended   bool // the call has ended, so that no more notes are sent
 
+	// mu guards what follows. It is separate from writing, so that a call ends while a note waits for the other end.
 	mu     sync.Mutex
 	timer  *time.Timer
 	set    bool               // the timer will run
