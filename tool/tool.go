@@ -80,6 +80,9 @@ type Def struct {
 	// Staged means that everything that the tool changes goes through Call.Roots, or is done by programs that run in
 	// the view of the call. Such a call can be staged, see package stage.
 	Staged bool
+	// Unstaged says why calls cannot be staged, if Staged is not set; "" means that their effects are not limited to
+	// folders.
+	Unstaged string
 	// Programs means that programs which the tool starts change folders. Such a call can be staged only on a machine that
 	// can give a program the view.
 	Programs bool

@@ -110,6 +110,9 @@ func (a *App) packageOptions() packages.Options {
 	o.Confinement = cmp.Or(o.Confinement, packages.Sandboxed)
 	o.Sandboxes = func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{Log: a.log}) }
 	o.Egress, o.Images = a.publishEgress, a.packageImages
+	if a.stage != nil {
+		o.CannotStage, o.TaskOpen, o.SecretsUsed = a.stage.CannotStage, a.stage.IsOpen, a.publishSecrets
+	}
 	o.TrustedRoot, o.ClientDocument = a.trustedRoot, clientID(&a.cfg)
 	if o.Message == 0 {
 		o.Message = int64(min(a.cfg.Limits.Message, 16<<20)) // no more than a listener accepts

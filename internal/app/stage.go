@@ -66,6 +66,11 @@ func (a *App) openStage(context.Context) error {
 		Copies: func() bool { return noOverlay() != "" },
 		Dir:    dir, Covers: shield.Closed, Lives: a.sessionLives, Log: a.log, Expire: s.Expire, Network: s.Network,
 		Scratch: scratch, Sockets: s.Sockets, Bytes: s.Bytes, Most: s.Tasks,
+		Ending: func(task string, all bool) {
+			if a.manager != nil {
+				a.manager.EndTask(task, all)
+			}
+		},
 		Expires: func(t stage.Task) {
 			a.publish("task.expires", struct {
 				Principal string    `json:"principal"`
@@ -188,6 +193,12 @@ func (a *App) environment(c tool.Caller) (contextstore.Environment, error) {
 			names = append(names, of...)
 		}
 	}
+	a.publishSecrets(c, task, names)
+	return env, nil
+}
+
+// publishSecrets records in the ledger which secrets programs of a task get.
+func (a *App) publishSecrets(c tool.Caller, task string, names []string) {
 	slices.Sort(names)
 	a.publish("secret.used", struct {
 		Principal string   `json:"principal"`
@@ -196,7 +207,6 @@ func (a *App) environment(c tool.Caller) (contextstore.Environment, error) {
 		Task      string   `json:"task"`
 		Names     []string `json:"names"`
 	}{c.Principal, c.Context, c.Session, task, slices.Compact(names)})
-	return env, nil
 }
 
 // enterTask gives a call the view of its task. It runs after the folders of the call were narrowed.

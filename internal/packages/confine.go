@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,7 +101,8 @@ type job struct {
 	grants Grants
 	hosts  []string // that it may reach
 	public []string // further addresses of these that are not public
-	by     string   // the interface that its connections use; "" means that of the system
+	owner  *sandbox.Owner
+	by     string // the interface that its connections use; "" means that of the system
 	stdin  io.ReadCloser
 	stdout io.Writer
 	stderr io.Writer
@@ -131,7 +133,7 @@ func (p *managedPackage) startConfined(ctx context.Context, j job) (*confinedChi
 			Processes: j.grants.processes(), Descriptors: confinedOpen, Call: 24 * time.Hour,
 		},
 		Mounts: j.mounts, Apart: true, Image: j.image, Users: j.users, KeepOwners: j.image != nil && j.users == nil,
-		WritableRoot: j.image != nil,
+		WritableRoot: j.image != nil, Owner: j.owner,
 		Route: &sandbox.Route{Ports: ports, Network: sandbox.Network{
 			Allow: j.hosts, Interface: j.by, Special: slices.Concat(proxy.Addresses(j.hosts), j.public), Decided: seen,
 			SpecialHint: fmt.Sprintf("a grant of the address: gatehouse package grant %s --allow-host ADDRESS:PORT",
@@ -357,13 +359,19 @@ func checkDisk(ctx context.Context, measure func(context.Context) (int64, error)
 func (p *managedPackage) startServer(r *Record, command string, args, env []string, stdout, stderr io.Writer) (
 	*confinedChild, error,
 ) {
-	if err := checkDisk(p.manager.ctx, p.dataSize, p.data(), r.Grants); err != nil {
+	data, size := p.dataOf(r), p.dataSize
+	if r.staged != nil {
+		size = func(ctx context.Context) (int64, error) { return folderSize(ctx, data) }
+	}
+	if err := checkDisk(p.manager.ctx, size, data, r.Grants); err != nil {
 		return nil, err
 	}
+	defer r.staged.close() // the sandbox has the mounts then
 	j, command, err := p.serverJob(r, command)
 	if err != nil {
 		return nil, err
 	}
+	j.owner = r.staged.sandboxOwner()
 	in, out, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -377,7 +385,7 @@ func (p *managedPackage) startServer(r *Record, command string, args, env []stri
 	c.mu.Lock()
 	c.in = out
 	c.mu.Unlock()
-	p.manager.work.Go(func() { c.watchDisk(p.data()) }) // the caller holds the manager open
+	p.manager.work.Go(func() { c.watchDisk(data) }) // the caller holds the manager open
 	return c, nil
 }
 
@@ -423,10 +431,10 @@ func (p *managedPackage) mounts(r *Record) (all []sandbox.Mount, err error) {
 	if all, err = p.grantedMounts(r); err != nil {
 		return nil, err
 	}
-	all = append(all, sandbox.Mount{From: realPath(p.data()), To: p.data(), Write: true})
+	all = append(all, sandbox.Mount{From: realPath(p.dataOf(r)), To: p.data(), Write: true})
 	if r.Program != "" {
 		top := filepath.Join(p.folder(), programTop(r.Program))
-		all = append(all, sandbox.Mount{From: realPath(top), To: top, Write: !r.Shared})
+		all = append(all, sandbox.Mount{From: realPath(top), To: top, Write: !r.Shared && r.staged == nil})
 	}
 	return all, nil
 }
@@ -445,7 +453,13 @@ func (p *managedPackage) grantedMounts(r *Record) (all []sandbox.Mount, err erro
 		if i := slices.IndexFunc(private, func(f string) bool { return within(f, path) }); i >= 0 {
 			return nil, invalid("folder %q: it is one of this host's own, which no package may have", path)
 		}
-		all = append(all, sandbox.Mount{From: path, Write: write})
+		m := sandbox.Mount{From: path, Write: write}
+		if r.staged != nil {
+			if m, err = r.staged.stagedMount(path, write); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, m)
 	}
 	for _, path := range granted.Sockets {
 		all = append(all, sandbox.Mount{From: path, Write: true})
@@ -454,7 +468,7 @@ func (p *managedPackage) grantedMounts(r *Record) (all []sandbox.Mount, err erro
 		all = append(all, sandbox.Mount{From: path, Device: true})
 	}
 	for _, f := range private {
-		if slices.ContainsFunc(all, func(m sandbox.Mount) bool { return within(m.From, f) }) {
+		if slices.ContainsFunc(all, func(m sandbox.Mount) bool { return within(cmp.Or(m.From, m.To), f) }) {
 			all = append(all, sandbox.Mount{To: f})
 		}
 	}

@@ -77,6 +77,11 @@ func (p *managedPackage) startChild(r *Record, o client.ConnOptions) (*upstream,
 	if err := os.MkdirAll(p.data(), 0o700); err != nil {
 		return nil, err
 	}
+	if r.staged != nil {
+		if err := p.copyData(r); err != nil {
+			return nil, err
+		}
+	}
 	r, command, args, err := p.startCommand(r)
 	if err != nil {
 		return nil, err
@@ -185,7 +190,7 @@ func (p *managedPackage) launchEnvironment(r *Record) (env []string, h secret.Hi
 	env = slices.DeleteFunc(proc.BaseEnv(), func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
 	env = append(env, "HOME="+p.data())
 	if p.confines(r) {
-		if err := makeHome(p.data()); err != nil {
+		if err := makeHome(p.dataOf(r)); err != nil {
 			return nil, h, err
 		}
 		env = confinedEnvironment(p.data())

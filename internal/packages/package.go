@@ -434,8 +434,13 @@ func (h *Manager) Tools() []Offered {
 	offered = []Offered{}
 	for _, p := range h.sortedPackages() {
 		p.mu.Lock()
+		rec := p.rec
+		p.mu.Unlock()
+		unstaged := h.unstaged(&rec)
+		p.mu.Lock()
 		if !p.removed && p.rec.State != Installing {
 			for _, t := range p.tools {
+				t.Unstaged = unstaged
 				t.Text, t.Timeout = p.rec.Results == TextResults, p.rec.timeLimit()
 				if p.rec.TrustHints || p.rec.Source.Kind == OpenAPI { // whose hints this host made
 					t.Raw, t.Effects = t.hinted, effectsOf(t.hinted)

@@ -68,6 +68,12 @@ type Options struct {
 	// Watches counts a resource of a package that a caller watches, and returns a function
 	// that ends that, or why there are too many. nil means no limit.
 	Watches func(c tool.Caller) (release func(), err error)
+	// CannotStage returns why a folder cannot be in the view of a staged task; nil means that each can.
+	CannotStage func(folder string) string
+	// TaskOpen reports whether calls can be staged in a task; nil means that there are no tasks.
+	TaskOpen func(task string) bool
+	// SecretsUsed is called when a server of a staged task was started with secrets. It must not block. It may be nil.
+	SecretsUsed func(c tool.Caller, task string, names []string)
 	// Share keeps files that several packages have once. It is for hosts whose
 	// servers cannot write below a folder that they may only read (see package shield).
 	Share bool
@@ -352,6 +358,7 @@ func (h *Manager) superviseUntil(ctx context.Context) {
 				p.publishState()
 			}
 		}
+		h.endClosedTasks()
 		if got {
 			h.tryPutRestored()
 		}

@@ -45,6 +45,7 @@ type instanceKey struct {
 	roots   string // the caller's answer to roots/list; "" if it is not known
 	folders string // as roots, if what the instance may use depends on them; see announcedGrant
 	session string // only with SessionInstances
+	task    string // the staged task that it is part of; see Staging
 	login   string // the principal whose login is used; only with PrincipalLogin
 	// older says that the connection speaks an older revision although the server's newest is the modern one.
 	older bool
@@ -62,6 +63,8 @@ type Peer struct {
 	Log func(level slog.Level, params tool.LogMessage)
 	// Task says that the tool runs as a task alone, which a legacy server must be asked for.
 	Task bool
+	// Staged is the staged task that the request belongs to; nil if it belongs to none.
+	Staged *Staging
 }
 
 // can returns what of the caller's abilities a server can use.
@@ -198,6 +201,9 @@ func (p *managedPackage) joinInstance(
 		i, err := p.pickInstance(key, from, impatient)
 		if i != nil {
 			i.calls[c] = from.connection()
+			if i.key.task != "" {
+				i.staged = from.Staged
+			}
 			p.mu.Unlock()
 			return i, nil
 		}

@@ -101,6 +101,8 @@ type Record struct {
 
 	// announced are the folders of the caller that an instance is started for, if its grants depend on them.
 	announced []string
+	// staged is the task that an instance is started for; nil if it serves none.
+	staged *stagedStart
 	// Previous is the program before the last update, which Rollback brings back; nil if there is none.
 	Previous *Previous `json:"previous,omitempty"`
 }

@@ -69,6 +69,7 @@ func (h *Manager) Grant(ctx context.Context, id string, g Regrant) (i Info, err 
 		if err == nil && !sameConfinement(was, now) {
 			err = p.stopServers()
 			p.resetFailures()
+			h.invalidateTools() // which say whether their calls are staged
 		}
 		return err
 	})

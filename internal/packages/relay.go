@@ -186,7 +186,14 @@ func (p *managedPackage) relayOnce(ctx context.Context, r client.Request, from *
 	shared := p.rec.Instances == SharedInstances
 	announced := p.rec.grantsAnnounced() && !shared && from.can()&tool.CanListRoots != 0
 	nobody := p.rec.Login == PrincipalLogin && key.login == ""
+	staged, err := p.stage(from)
 	p.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if staged != nil {
+		key.owner, key.task = ownerOf(from.Caller), staged.Task
+	}
 	if nobody {
 		return nil, tool.Refuse(tool.CodeUnavailable, "package %s uses the login of its caller, and this call has none",
 			p.id)

@@ -30,7 +30,8 @@ type instance struct {
 	calls        map[*openCall]string // that are open, with the connections of their callers; nil for the shared one
 	usedBy       string               // the connection of all calls that have ended
 	lastUsed     time.Time
-	unattributed int // questions of which the call is not known yet
+	staged       *Staging // of its newest call, if the key has a task
+	unattributed int      // questions of which the call is not known yet
 
 	running    *upstream
 	previous   *upstream     // the newest; the next start waits until it has exited
@@ -196,6 +197,9 @@ func (i *instance) startInstance() chan struct{} {
 	ctx, cancel := context.WithCancel(p.manager.ctx)
 	i.starting, i.cancel = done, cancel
 	rec, last := p.rec, i.previous
+	if i.staged != nil {
+		rec.staged = &stagedStart{Staging: i.staged}
+	}
 	go func() {
 		defer leave()
 		defer cancel()
@@ -229,6 +233,7 @@ func (i *instance) startInstance() chan struct{} {
 		}
 		p.mu.Unlock()
 		if err == nil {
+			p.manager.useSecrets(&rec)
 			if i == p.shared {
 				p.updateListing(listed)
 			}

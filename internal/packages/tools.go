@@ -36,6 +36,8 @@ type Offered struct {
 	Task    bool            // the server runs it as a task alone
 	Timeout time.Duration   // of a call; 0 means Settings.Answer
 	Effects tool.Effects    // what the server says it does, if that is believed; 0 if not
+	// Unstaged says why its calls cannot be staged; "" if they can.
+	Unstaged string
 
 	hinted json.RawMessage // Raw with the hints about what it does
 	entry  json.RawMessage // as the server lists it

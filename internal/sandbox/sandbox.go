@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"time"
 )
 
@@ -57,7 +58,14 @@ type Spec struct {
 	// Users gives the sandbox users of its own instead of one, so that such calls have their effect. It excludes
 	// KeepOwners. Only a driver that is a UserRanges implements it.
 	Users *Users
+	// Owner has the code run as a user of the host, so that it owns the files of that user in mounts whose owners cannot
+	// be translated. nil means ids of its own. It excludes Users. A host that is an ordinary user ignores it, because the
+	// code is that user. Only the driver namespaces implements it.
+	Owner *Owner
 }
+
+// Owner is a user and a group of the host.
+type Owner struct{ UID, GID uint32 }
 
 // UserIDs is how many user ids, and group ids, a sandbox with Spec.Users has. They begin with 0.
 const UserIDs = 1 << 16
@@ -103,6 +111,9 @@ type Mount struct {
 	// From is an absolute path on the host that contains no symbolic link. "" means an empty folder, or an empty file
 	// if a file is at To, that covers what is there; it is left out if nothing is there.
 	From string
+	// File is a mount that the caller has opened and that is nowhere yet, in place of From; nil means From. It has its
+	// attributes already, and the owners of its files are not translated, see Spec.Owner. The caller closes it.
+	File *os.File
 	To   string // absolute path in the sandbox; "" means the same as From
 	// Write lets the code write. What it creates belongs, on the host, to the owner of From.
 	Write  bool

@@ -266,6 +266,9 @@ func (p *Policy) settled(op Op, v Verdict) Verdict {
 		v.unstaged = why != "" && op.Tool != nil && op.Tool.Staged
 		if why == "" && (op.Tool == nil || !op.Tool.Staged) {
 			why = "what it does is not limited to folders, so it cannot be staged"
+			if op.Tool != nil && op.Tool.Unstaged != "" {
+				why = op.Tool.Unstaged
+			}
 		}
 		if why != "" {
 			v.Kind, v.Reason = AskClient, strings.TrimPrefix(v.Reason+"; "+why, "; ")

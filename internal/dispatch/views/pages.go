@@ -147,7 +147,7 @@ func (e *Entry) relisted(raw json.RawMessage, member string) []byte {
 	if own, ok := rawjson.Get(raw, member); !ok || !rawjson.Equal(own, e.Listed) {
 		edits = append(edits, rawjson.Edit{Key: member, Value: rawjson.AppendString(nil, e.Listed)})
 	}
-	if e.describe != "" {
+	if e.describe != "" && (e.Tool == nil || e.stageNote() == "") {
 		edits = append(edits, rawjson.Edit{Key: "description", Value: rawjson.AppendString(nil, e.describe)})
 	}
 	return rawjson.Compact(nil, rawjson.Splice(raw, edits...))
@@ -191,18 +191,35 @@ type toolListing struct {
 	Meta        json.RawMessage `json:"_meta,omitempty"`
 }
 
+// stageNote returns what follows the description because of how calls are decided.
+func (e *Entry) stageNote() string {
+	switch {
+	case e.Gate.Stages():
+		return stagedNote
+	case e.Gate.Unstaged():
+		return askedNote
+	}
+	return ""
+}
+
+// noted returns a relayed tool whose description has the note.
+func (e *Entry) noted(raw json.RawMessage) json.RawMessage {
+	note := e.stageNote()
+	if note == "" {
+		return raw
+	}
+	own, _ := rawjson.Get(raw, "description")
+	text, _ := rawjson.String(own)
+	text = strings.TrimSpace(e.described(text) + note)
+	return rawjson.Splice(raw, rawjson.Edit{Key: "description", Value: rawjson.AppendString(nil, text)})
+}
+
 func (e *Entry) toolListing(r mcpversion.Revision) []byte {
 	d := &e.Tool.Def
 	if d.Raw != nil {
-		return e.relisted(e.reshaped(d.Raw), "name")
+		return e.relisted(e.noted(e.reshaped(d.Raw)), "name")
 	}
-	l := toolListing{Name: e.Listed, Description: e.described(d.Description), Input: e.input}
-	switch {
-	case e.Gate.Stages():
-		l.Description += stagedNote
-	case e.Gate.Unstaged():
-		l.Description += askedNote
-	}
+	l := toolListing{Name: e.Listed, Description: e.described(d.Description) + e.stageNote(), Input: e.input}
 	if r.Has(mcpversion.ToolAnnotations) {
 		l.Annotations = annotations(d.Effects)
 	}

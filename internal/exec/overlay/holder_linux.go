@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,6 +34,8 @@ const (
 const (
 	askTree  = 't' // the root of a child
 	askRoots = 'r' // the folders of all layers
+	askMount = 'm' // one folder or file of a layer, as a mount; its description follows
+	askLayer = 'l' // one more layer, whose description follows
 )
 
 const said = "ok" // begins an answer
@@ -89,9 +92,7 @@ func Hold(p Plan) (*Holder, error) {
 	b, err := json.Marshal(p)
 	if err == nil {
 		var answer []byte
-		if answer, _, err = h.exchange(append(binary.LittleEndian.AppendUint32(nil,
-			uint32(len(b))), b...), 0); err == nil &&
-			!strings.HasPrefix(string(answer), said) {
+		if answer, _, err = h.exchange(described(nil, b), 0); err == nil && !strings.HasPrefix(string(answer), said) {
 			err = fmt.Errorf("%w: %s", ErrNone, answer)
 		}
 		for left := range strings.SplitSeq(strings.TrimPrefix(string(answer), said), "\x00") {
@@ -159,9 +160,58 @@ func (h *Holder) exchange(ask []byte, files int) (answer []byte, got []*os.File,
 	return b[:n], got, nil
 }
 
+// described appends a description, as the holder reads it.
+func described(ask, b []byte) []byte {
+	return append(binary.LittleEndian.AppendUint32(ask, uint32(len(b))), b...)
+}
+
+// Mount returns a folder or a file in a layer as a mount that is nowhere yet, for a process in namespaces of its own.
+// path leads through no link. The caller closes it.
+func (h *Holder) Mount(path string, write bool) (*os.File, error) {
+	b, err := json.Marshal(wantedMount{path, write})
+	if err != nil {
+		return nil, err
+	}
+	_, files, err := h.exchange(described([]byte{askMount}, b), 1)
+	if err != nil {
+		return nil, err
+	}
+	return files[0], nil
+}
+
+// wantedMount is what askMount describes.
+type wantedMount struct {
+	Path  string
+	Write bool
+}
+
+// Add adds a layer that contains no other and is in no other. Children that run already do not see it.
+func (h *Holder) Add(l Layer) error {
+	if len(h.plan.Layers)+len(h.plan.Binds) >= mostMounts {
+		return fmt.Errorf("a view has at most %d folders", mostMounts)
+	}
+	b, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	answer, _, err := h.exchange(described([]byte{askLayer}, b), 0)
+	if err == nil && string(answer) != said {
+		err = fmt.Errorf("%s: %s", l.Lower, answer)
+	}
+	if err == nil {
+		h.mu.Lock()
+		h.plan.Layers = append(h.plan.Layers, l)
+		h.mu.Unlock()
+	}
+	return err
+}
+
 // Root opens the view of a folder. The caller closes it. Files in it have the paths that they have in the real one.
 func (h *Holder) Root(lower string) (*os.Root, error) {
-	_, files, err := h.exchange([]byte{askRoots}, len(h.plan.Layers))
+	h.mu.Lock()
+	layers := slices.Clone(h.plan.Layers)
+	h.mu.Unlock()
+	_, files, err := h.exchange([]byte{askRoots}, len(layers))
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +220,7 @@ func (h *Holder) Root(lower string) (*os.Root, error) {
 			f.Close()
 		}
 	}()
-	for i, l := range h.plan.Layers {
+	for i, l := range layers {
 		if l.Lower == lower {
 			return os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", files[i].Fd()))
 		}
@@ -262,18 +312,9 @@ func init() {
 // hold is the holder. It ends when the host closes the socket or has ended.
 func hold() int {
 	unix.CloseOnExec(socketFD)
-	var size [4]byte
 	host := os.NewFile(socketFD, "host")
-	if _, err := io.ReadFull(host, size[:]); err != nil {
-		return 1
-	}
-	n := binary.LittleEndian.Uint32(size[:])
-	if n > mostPlan {
-		return 1
-	}
-	b := make([]byte, n)
 	var p Plan
-	if _, err := io.ReadFull(host, b); err != nil || json.Unmarshal(b, &p) != nil {
+	if readDescribed(host, &p) != nil {
 		return 1
 	}
 	var t *tree
@@ -295,7 +336,7 @@ func hold() int {
 		if _, err := io.ReadFull(host, ask[:]); err != nil {
 			return 0
 		}
-		fds, err := p.answer(ask[0], &t)
+		fds, err := p.answer(ask[0], host, &t)
 		says := said
 		if err != nil {
 			says, fds = err.Error(), nil
@@ -312,6 +353,23 @@ func hold() int {
 			return 1
 		}
 	}
+}
+
+// readDescribed reads what described has appended.
+func readDescribed(host io.Reader, into any) error {
+	var size [4]byte
+	if _, err := io.ReadFull(host, size[:]); err != nil {
+		return err
+	}
+	n := binary.LittleEndian.Uint32(size[:])
+	if n > mostPlan {
+		return fmt.Errorf("a description of %d bytes", n)
+	}
+	b := make([]byte, n)
+	if _, err := io.ReadFull(host, b); err != nil {
+		return err
+	}
+	return json.Unmarshal(b, into)
 }
 
 // mount mounts the layers over their folders, each after those that contain it.
@@ -370,8 +428,27 @@ func kernelSays(fs int) string {
 }
 
 // answer returns what the host asks for. It replaces the tree if that is too old.
-func (p *Plan) answer(ask byte, t **tree) (fds []int, err error) {
-	if ask == askTree {
+func (p *Plan) answer(ask byte, host io.Reader, t **tree) (fds []int, err error) {
+	switch ask {
+	case askMount:
+		var w wantedMount
+		if err := readDescribed(host, &w); err != nil {
+			return nil, err
+		}
+		fd, err := p.mountOf(w)
+		return []int{fd}, err
+	case askLayer:
+		var l Layer
+		if err := readDescribed(host, &l); err != nil {
+			return nil, err
+		}
+		if err := l.mount(); err != nil {
+			return nil, err
+		}
+		p.Layers = append(p.Layers, l)
+		(*t).made = time.Time{} // the next child gets one with the layer
+		return nil, nil
+	case askTree:
 		if time.Since((*t).made) > treeAge {
 			(*t).close()
 			kinds := (*t).kinds
@@ -394,6 +471,45 @@ func (p *Plan) answer(ask byte, t **tree) (fds []int, err error) {
 		fds = append(fds, fd)
 	}
 	return fds, nil
+}
+
+// mountOf returns a mount of what is at a path in a layer. A link on the way is an error, because programs of the view
+// may have made it.
+func (p *Plan) mountOf(w wantedMount) (int, error) {
+	i := slices.IndexFunc(p.Layers, func(l Layer) bool { return within(l.Lower, w.Path) })
+	if i < 0 {
+		return -1, fmt.Errorf("%s is in no folder of the view", w.Path)
+	}
+	top, err := unix.Open(p.Layers[i].Lower, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: p.Layers[i].Lower, Err: err}
+	}
+	defer unix.Close(top)
+	name, err := filepath.Rel(p.Layers[i].Lower, w.Path)
+	if err != nil {
+		return -1, err
+	}
+	at, err := unix.Openat2(top, name, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: w.Path, Err: err}
+	}
+	defer unix.Close(at)
+	fd, err := unix.OpenTree(at, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return -1, &os.PathError{Op: "open_tree", Path: w.Path, Err: err}
+	}
+	set := uint64(unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID)
+	if !w.Write {
+		set |= unix.MOUNT_ATTR_RDONLY
+	}
+	if err := setAttributes(fd, set, 0, 0); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 // Users returns the processes whose mounts have an upper folder below dir, other than holders.

@@ -16,6 +16,12 @@ func Hold(Plan) (*Holder, error) { return nil, ErrNone }
 // Root returns ErrNone.
 func (*Holder) Root(string) (*os.Root, error) { return nil, ErrNone }
 
+// Mount returns ErrNone.
+func (*Holder) Mount(string, bool) (*os.File, error) { return nil, ErrNone }
+
+// Add returns ErrNone.
+func (*Holder) Add(Layer) error { return ErrNone }
+
 // Space returns ErrNone.
 func (*Holder) Space() (*Space, error) { return nil, ErrNone }
 

@@ -19,8 +19,10 @@ import (
 // layered is a View of one folder whose changes are kept as copies.
 type layered struct{ layer *merged.Layer }
 
-func (v layered) Root(string) (*os.Root, error)      { return nil, errors.ErrUnsupported }
-func (v layered) Space(bool) (*overlay.Space, error) { return nil, errors.ErrUnsupported }
+func (v layered) Root(string) (*os.Root, error)        { return nil, errors.ErrUnsupported }
+func (v layered) Space(bool) (*overlay.Space, error)   { return nil, errors.ErrUnsupported }
+func (v layered) Mount(string, bool) (*os.File, error) { return nil, errors.ErrUnsupported }
+func (v layered) Private(string) string                { return "" }
 func (v layered) Layer(string) (*merged.Layer, func() error, error) {
 	return v.layer, func() error { return nil }, nil
 }

@@ -18,6 +18,11 @@ type View interface {
 	Layer(real string) (*merged.Layer, func() error, error)
 	// Space returns what a child needs to run in the view. loose means that it may outlive the call.
 	Space(loose bool) (*overlay.Space, error)
+	// Mount returns a folder or a file of the view, whose path has no links, as a mount for a program that has another
+	// root and may outlive the call. The caller closes it.
+	Mount(real string, write bool) (*os.File, error)
+	// Private returns the path of a folder for what a program writes that is none of the changes, which the caller makes.
+	Private(name string) string
 }
 
 // Reals returns the paths of the folders without links.

@@ -71,7 +71,7 @@ func (p *packer) folder(name string) error {
 }
 
 func (p *packer) entry(name string) error {
-	if name == "lock" || name == "calls" { // they belong to processes
+	if name == "lock" || name == "calls" || name == privateFolder { // they belong to processes
 		return nil
 	}
 	info, err := p.root.Lstat(name)

@@ -81,10 +81,13 @@ type Options struct {
 	Dir string
 	// Copies reports that views cannot be file systems here. Then they are those of file tools alone, see package merged,
 	// and no program runs in one. nil means that they can.
-	Copies  func() bool
-	Covers  func() []string   // what children must not see
-	Lives   func(string) bool // reports whether a session exists; nil means that none ends
-	Expires func(Task)        // is called once with a task that expires soon; nil tells the log alone
+	Copies func() bool
+	Covers func() []string   // what children must not see
+	Lives  func(string) bool // reports whether a session exists; nil means that none ends
+	// Ending is called before a person's decision on a task is carried out, and when it expires, so that programs of it
+	// that would be kept are ended: all, or those that have nothing to do. nil means that there are none.
+	Ending  func(task string, all bool)
+	Expires func(Task) // is called once with a task that expires soon; nil tells the log alone
 	Log     *slog.Logger
 	Expire  time.Duration // after the last call; 0 means 14 days
 	Most    int           // open tasks of one principal; 0 means 50
@@ -358,6 +361,7 @@ type Choice struct {
 
 // Accept copies changes of a task to the folders. A task of which nothing is left is closed, unless something runs in it.
 func (m *Manager) Accept(id string, c Choice) (r Result, err error) {
+	m.ending(id, false)
 	err = m.locked(id, func(t *Task, busy bool) error {
 		if _, err := t.recover(); err != nil { // of a host that was killed
 			return err
@@ -443,7 +447,21 @@ func (m *Manager) Refuse(id, by string) error {
 	return m.end(id, Refused, "refused by "+by)
 }
 
+// ending has programs of a task ended.
+func (m *Manager) ending(id string, all bool) {
+	if m.opts.Ending != nil {
+		m.opts.Ending(id, all)
+	}
+}
+
+// IsOpen reports whether calls can be staged in a task.
+func (m *Manager) IsOpen(id string) bool {
+	t, err := m.load(id)
+	return err == nil && t.State == Open
+}
+
 func (m *Manager) end(id, state, note string) error {
+	m.ending(id, true)
 	return m.locked(id, func(t *Task, busy bool) error {
 		if t.State != Open {
 			return fmt.Errorf("task %s is %s", id, t.State)
@@ -453,10 +471,16 @@ func (m *Manager) end(id, state, note string) error {
 			return err
 		}
 		if !busy {
-			removeTree(filepath.Join(t.dir, "layers"))
+			t.drop()
 		}
 		return nil
 	})
+}
+
+// drop removes what a task that is not open any more has changed.
+func (t *Task) drop() {
+	removeTree(filepath.Join(t.dir, "layers"))
+	removeTree(filepath.Join(t.dir, privateFolder))
 }
 
 // Undo takes back what was accepted of a task.
@@ -510,7 +534,7 @@ func (m *Manager) finish(id string) error {
 				"conflicts", len(r.Conflict))
 		}
 		if err == nil && t.State != Open && !busy {
-			removeTree(filepath.Join(t.dir, "layers"))
+			t.drop()
 		}
 		return err
 	})

@@ -138,7 +138,8 @@ func (m *Manager) fits(l *live) error {
 		return nil
 	}
 	l.sized = time.Now()
-	if size := sizeOf(filepath.Join(l.task.dir, "layers")); size > m.opts.Bytes {
+	size := sizeOf(filepath.Join(l.task.dir, "layers")) + sizeOf(filepath.Join(l.task.dir, privateFolder))
+	if size > m.opts.Bytes {
 		return &tool.Refusal{
 			Code: tool.CodeTooLarge,
 			Message: fmt.Sprintf("task %s holds %d MB, and %d MB is all that one may", l.task.ID, size>>20,
@@ -163,7 +164,7 @@ func outermost(all []string) (out []string) {
 // open makes the view of a task, unless it is held. l.mu is held.
 func (m *Manager) open(l *live, folders []string) error {
 	t := l.task
-	missing := false
+	had, missing := len(t.Layers), false
 	for _, f := range folders {
 		if slices.ContainsFunc(t.Layers, func(have Layer) bool { return inside(have.Lower, f) }) {
 			continue
@@ -187,6 +188,9 @@ func (m *Manager) open(l *live, folders []string) error {
 		default:
 			if !missing {
 				return nil
+			}
+			if apart(t.Layers, had) {
+				return m.extend(l, had)
 			}
 			if len(l.calls) > 0 || len(overlay.Users(t.dir+"/")) > 0 {
 				return &tool.Refusal{
@@ -218,6 +222,36 @@ func (m *Manager) open(l *live, folders []string) error {
 	if left := h.Left(); len(left) > 0 {
 		m.opts.Log.Warn("programs of a staged task see nothing in folders of which no overlay can be made", "task", t.ID,
 			"folders", left)
+	}
+	return nil
+}
+
+// apart reports whether the layers from one on contain no other and are in no other.
+func apart(all []Layer, from int) bool {
+	for i, a := range all {
+		for _, b := range all[max(i+1, from):] {
+			if inside(a.Lower, b.Lower) || inside(b.Lower, a.Lower) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// extend adds the last layers of a task, from one on, to the view that is held. Programs that run in it do not see them.
+// l.mu is held.
+func (m *Manager) extend(l *live, from int) error {
+	t := l.task
+	p, err := m.plan(t)
+	for i := from; i < len(t.Layers) && err == nil; i++ {
+		err = l.holder.Add(p.Layers[i])
+	}
+	if err == nil {
+		err = t.save()
+	}
+	if err != nil {
+		t.Layers = t.Layers[:from]
+		return fmt.Errorf("the view of task %s: %w", t.ID, err)
 	}
 	return nil
 }
@@ -273,14 +307,14 @@ func (m *Manager) plan(t *Task) (p overlay.Plan, err error) {
 		}
 		p.Layers = append(p.Layers, overlay.Layer{Lower: l.Lower, Upper: t.upper(i), Work: t.work(i)})
 	}
-	for _, s := range m.opts.Scratch {
+	for i, s := range m.opts.Scratch {
 		real, err := filepath.EvalSymlinks(s)
 		if err != nil || m.CannotStage(real) != "" || slices.ContainsFunc(p.Layers, func(l overlay.Layer) bool {
 			return inside(l.Lower, real) || inside(real, l.Lower)
 		}) {
 			continue
 		}
-		dir := filepath.Join(t.dir, "scratch", fmt.Sprint(len(p.Layers)))
+		dir := filepath.Join(t.dir, "scratch", fmt.Sprintf("cache%d", i)) // more layers may come before it
 		if err := errors.Join(like(filepath.Join(dir, "upper"), real),
 			os.MkdirAll(filepath.Join(dir, "work"), 0o700)); err != nil {
 			return p, err
@@ -408,14 +442,74 @@ func (v *View) Space(loose bool) (*overlay.Space, error) {
 	v.live.mu.Lock()
 	defer v.live.mu.Unlock()
 	if v.live.task.Copies {
-		return nil, &tool.Refusal{
-			Code: tool.CodeUnsupported, Message: "programs cannot be staged on this machine",
-			Next: "Use file tools, or ask the person to allow the call.",
-		}
+		return nil, errNoPrograms()
 	}
 	v.live.loose = v.live.loose || loose
 	return v.live.holder.Space()
 }
+
+func errNoPrograms() error {
+	return &tool.Refusal{
+		Code: tool.CodeUnsupported, Message: "programs cannot be staged on this machine",
+		Next: "Use file tools, or ask the person to allow the call.",
+	}
+}
+
+// Mount returns a folder or a file of the view, whose path has no links, as a mount for a program that has another root
+// and may outlive the call. The caller closes it.
+func (v *View) Mount(real string, write bool) (*os.File, error) {
+	v.live.mu.Lock()
+	defer v.live.mu.Unlock()
+	if v.live.task.Copies {
+		return nil, errNoPrograms()
+	}
+	if v.live.holder == nil {
+		return nil, fmt.Errorf("the view of task %s is not held any more", v.live.task.ID)
+	}
+	v.live.loose = true
+	if err := v.hold(real); err != nil {
+		return nil, err
+	}
+	return v.live.holder.Mount(real, write)
+}
+
+// hold adds the folder of a path to the view, unless it is there. v.live.mu is held.
+func (v *View) hold(real string) error {
+	t := v.live.task
+	if slices.ContainsFunc(t.Layers, func(l Layer) bool { return inside(l.Lower, real) }) {
+		return nil
+	}
+	info, err := os.Stat(real)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		real = filepath.Dir(real)
+	}
+	if why := v.m.CannotStage(real); why != "" {
+		return &tool.Refusal{Code: tool.CodeUnsupported, Message: why, Next: "Ask the person to allow the call."}
+	}
+	had := len(t.Layers)
+	t.Layers = append(t.Layers, Layer{real})
+	if !apart(t.Layers, had) {
+		t.Layers = t.Layers[:had]
+		return &tool.Refusal{
+			Code:    tool.CodeUnsupported,
+			Message: fmt.Sprintf("task %s has begun with a folder in %s, so it cannot get all of that", t.ID, real),
+			Next:    "Ask the person to allow the call, or to give the context that folder before a task begins.",
+		}
+	}
+	return v.m.extend(v.live, had)
+}
+
+// Private returns the path of a folder for what a program of the task writes that is none of its changes, which the
+// caller makes. It is dropped with the task, and in no backup.
+func (v *View) Private(name string) string {
+	return filepath.Join(v.live.task.dir, privateFolder, name)
+}
+
+// privateFolder is in the folder of a task.
+const privateFolder = "private"
 
 // Leave ends the call. wrote means that it may have changed something.
 func (v *View) Leave(wrote bool) error {

@@ -16,6 +16,7 @@ import (
 	"gatehouse/internal/access/operator"
 	"gatehouse/internal/dispatch/notify"
 	"gatehouse/internal/dispatch/progress"
+	"gatehouse/internal/files/roots"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/packages"
 	"gatehouse/internal/packages/catalog"
@@ -94,7 +95,8 @@ func (k *manager) relayTool(t packages.Offered) tool.Tool {
 		listed = rawjson.Splice(listed, rawjson.Edit{Key: "outputSchema"})
 	}
 	d := tool.Def{Name: t.Name, Raw: listed, Effects: t.Effects,
-		Timeout: cmp.Or(t.Timeout, servers.Patience(t.Package))}
+		Timeout: cmp.Or(t.Timeout, servers.Patience(t.Package)),
+		Staged:  t.Unstaged == "", Programs: t.Unstaged == "", Unstaged: t.Unstaged}
 	if t.Task {
 		d.Task, d.Timeout = tool.TaskAlways, taskTimeout
 	}
@@ -124,6 +126,9 @@ func (k *manager) callTool(ctx context.Context, c *tool.Call, t packages.Offered
 		from = askedNothing(c) // the task belongs to the instance that begins it
 		from.Task = true
 	}
+	if from.Staged != nil {
+		from.Staged.Changes = !t.Effects.ReadOnly()
+	}
 	args := c.Args
 	if _, sent := rawjson.Get(c.Params, "arguments"); !sent && string(args) == "{}" {
 		args = nil // the client sent none
@@ -147,10 +152,14 @@ func (k *manager) callTool(ctx context.Context, c *tool.Call, t packages.Offered
 // peerOf returns the caller of a relayed request.
 func peerOf(c *tool.Call) *packages.Peer {
 	who := c.Caller // an open call outlives the handler's
-	return &packages.Peer{
+	from := &packages.Peer{
 		Caller: &who, State: c.State, Answers: c.Answers, Progress: c.Peer.Progress, Logs: c.Logs,
 		Log: func(level slog.Level, params tool.LogMessage) { c.Peer.Log(level, params) },
 	}
+	if c.Task != "" {
+		from.Staged = &packages.Staging{Task: c.Task, Caller: who, View: roots.ViewOf(c.Roots)}
+	}
+	return from
 }
 
 // askedNothing is peerOf for a request during which the protocol lets no client be asked.

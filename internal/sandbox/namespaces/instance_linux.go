@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 
 	"gatehouse/internal/exec/cpushare"
 	"gatehouse/internal/sandbox"
@@ -32,6 +33,7 @@ type instance struct {
 	slot     int
 	ranged   bool         // it has users of its own
 	apart    bool         // see sandbox.Spec
+	code     *owner       // the ids of the host that its code has; nil means those of its slot
 	kept     rootfs.Range // their ids on the host
 	group    *cgroup.Group
 	agent    *os.Process
@@ -57,6 +59,12 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 			return nil, fmt.Errorf("a sandbox cannot have users of its own: %w", err)
 		}
 		b.ranged = true
+	}
+	if o := spec.Owner; o != nil && !d.users.Single {
+		if b.ranged {
+			return nil, errors.New("a sandbox with users of its own cannot run as a user of the host")
+		}
+		b.code = &owner{o.UID, o.GID}
 	}
 	if b.slot, err = d.users.Acquire(); err != nil {
 		return nil, err
@@ -167,7 +175,7 @@ func socketPair() (ours, theirs *os.File, err error) {
 // startInit starts the agent. It runs on a thread of the starter, because the kernel kills the agent when that
 // thread exits.
 func (b *instance) startInit(channel *os.File, files []*os.File) error {
-	attr := attributes(b.driver.users, b.slot)
+	attr := attributes(b.driver.users, b.slot, b.code)
 	argv := []string{"agent", strconv.Itoa(firstTree + len(files))}
 	if b.waitsForMap() {
 		attr.UidMappings, attr.GidMappings, attr.GidMappingsEnableSetgroups, attr.Credential = nil, nil, false, nil
@@ -282,14 +290,24 @@ func (d *Driver) plan(plan agentprotocol.Plan, spec sandbox.Spec,
 			plan.Groups = append(plan.Groups, int64(g))
 		}
 	}
-	images := -1
-	if spec.Image != nil && b.ranged && !d.users.Single {
+	images, system := -1, -1
+	switch {
+	case spec.Image != nil && b.ranged && !d.users.Single:
 		translated, err := d.keptTranslation(b)
 		if err != nil {
 			return plan, nil, err
 		}
 		defer translated.Close()
 		images = int(translated.Fd())
+	case b.code != nil && b.code.uid == 0: // else the code would be the owner of the programs of the machine
+		uid, gid, _ := d.users.Range(b.slot)
+		translated, err := d.translation([]syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
+			[]syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}})
+		if err != nil {
+			return plan, nil, err
+		}
+		defer translated.Close()
+		system = int(translated.Fd())
 	}
 	if layout.Base != "" {
 		if plan.Base, files, err = d.openBase(layout.Base, images, b); err != nil {
@@ -299,9 +317,9 @@ func (d *Driver) plan(plan agentprotocol.Plan, spec sandbox.Spec,
 	for _, t := range layout.Trees {
 		shown := agentprotocol.Tree{From: t.From, To: t.To}
 		if !d.users.Single {
-			users := images
-			if images >= 0 && !strings.HasPrefix(t.From, spec.Image.Root+"/") {
-				users = -1
+			users := system
+			if images >= 0 && strings.HasPrefix(t.From, spec.Image.Root+"/") {
+				users = images
 			}
 			fd, err := agent.OpenTree(t.From, users)
 			if err != nil {

@@ -35,7 +35,7 @@ func (d *Driver) addMounts(
 		if shown.To == "" {
 			shown.To = m.From
 		}
-		if m.From != "" && !d.users.Single {
+		if m.File != nil || m.From != "" && !d.users.Single {
 			f, err := d.openMount(m, b, owners)
 			if err != nil {
 				return files, err
@@ -83,6 +83,13 @@ type owner struct{ uid, gid uint32 }
 var anyOwner = owner{^uint32(0), ^uint32(0)}
 
 func (d *Driver) openMount(m sandbox.Mount, b *instance, owners map[owner]*os.File) (*os.File, error) {
+	if m.File != nil {
+		fd, err := unix.FcntlInt(m.File.Fd(), unix.F_DUPFD_CLOEXEC, firstTree)
+		if err != nil {
+			return nil, fmt.Errorf("fcntl(F_DUPFD_CLOEXEC): %w", err)
+		}
+		return os.NewFile(uintptr(fd), m.To), nil
+	}
 	var st unix.Stat_t
 	if err := unix.Lstat(m.From, &st); err != nil {
 		return nil, fmt.Errorf("lstat(%s): %w", m.From, err)
@@ -118,9 +125,13 @@ func (d *Driver) translate(of owner, b *instance) (*os.File, error) {
 		return d.keptTranslation(b)
 	}
 	uid, gid, _ := d.users.Range(b.slot)
+	uid, gid = uid+rootfs.CodeID, gid+rootfs.CodeID
+	if b.code != nil {
+		uid, gid = int(b.code.uid), int(b.code.gid)
+	}
 	return d.translation(
-		[]syscall.SysProcIDMap{{ContainerID: int(of.uid), HostID: uid + rootfs.CodeID, Size: 1}},
-		[]syscall.SysProcIDMap{{ContainerID: int(of.gid), HostID: gid + rootfs.CodeID, Size: 1}})
+		[]syscall.SysProcIDMap{{ContainerID: int(of.uid), HostID: uid, Size: 1}},
+		[]syscall.SysProcIDMap{{ContainerID: int(of.gid), HostID: gid, Size: 1}})
 }
 
 // keptTranslation is translation for files that may belong to any user of a sandbox.
