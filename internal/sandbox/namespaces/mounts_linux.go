@@ -69,6 +69,9 @@ func (d *Driver) openBase(from string, users int, b *instance) (t agentprotocol.
 		users = int(f.Fd())
 	}
 	fd, err := agent.OpenTree(from, users)
+	if errors.Is(err, unix.EINVAL) { // the file system cannot translate owners; without a layer it need not
+		err = fmt.Errorf("mount %s: %w", agentprotocol.RootLayer, err)
+	}
 	if err != nil {
 		return t, nil, err
 	}

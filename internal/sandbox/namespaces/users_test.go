@@ -4,6 +4,8 @@ package namespaces
 
 import (
 	"bytes"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -130,4 +132,66 @@ func realTemp(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// layeredImage is the variable with the image over which the kernel mounts no layer.
+const layeredImage = "GATEHOUSE_TEST_IMAGE"
+
+// Where the kernel cannot mount a layer over an image, its files are read-only, and the log says so. Over two overlays
+// no third can be mounted; for a host that is root they also cannot translate owners, which the layer would need.
+func TestAnImageWithoutALayerIsReadOnly(t *testing.T) {
+	root := os.Getenv(layeredImage)
+	if root == "" {
+		root = twoOverlays(t, sandboxtest.SmallImage(t))
+		cmd := again(t, 65534, "^TestAnImageWithoutALayerIsReadOnly$", layeredImage+"="+root)
+		if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS")) {
+			t.Errorf("an ordinary user: %v: %s", err, out)
+		}
+	}
+	var log bytes.Buffer
+	d, err := New(Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	box, err := d.Create(t.Context(), sandbox.Spec{
+		Image: &sandbox.Image{ID: "tiny", Root: root}, WritableRoot: true, KeepOwners: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer box.Close()
+	out := run(t, box, "cat /etc/os-release; touch /new 2>/dev/null || echo kept; echo x >/tmp/f && cat /tmp/f")
+	if out != "ID=tiny\nkept\nx\n" || !strings.Contains(log.String(), "read-only, because the kernel cannot mount") {
+		t.Errorf("%q, and its log says %q", out, log.String())
+	}
+}
+
+// twoOverlays mounts an overlay over a folder and another one over that, which any user may read.
+func twoOverlays(t *testing.T, root string) string {
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount the file systems over which the kernel mounts no other")
+	}
+	top := realTemp(t)
+	for _, dir := range []string{top, filepath.Dir(top), root, filepath.Dir(root)} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range []string{"1", "2"} {
+		over, empty := filepath.Join(top, "over"+n), filepath.Join(top, "empty"+n)
+		if err := errors.Join(os.Mkdir(over, 0o755), os.Mkdir(empty, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("overlay", over, "overlay", 0, "lowerdir="+root+":"+empty); err != nil {
+			t.Skipf("this machine mounts no overlays: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(over, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
+		root = over
+	}
+	return root
 }
