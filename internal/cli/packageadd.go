@@ -307,10 +307,15 @@ type addedPackage struct {
 	Left     []string `json:"left_out,omitempty"`
 	Waiting  []string `json:"waiting,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
+
+	Confinement string `json:"confinement"`
 }
 
 func (p addedPackage) print(w Environment) error {
 	fmt.Fprintf(w.Err, "[gatehouse] Installed %s: %s\n", p.ID, printable(strings.TrimSpace(p.Title+" "+p.Version)))
+	if p.Confinement == packages.Trusted {
+		fmt.Fprintln(w.Err, "[gatehouse] It is trusted: it runs as your user, in no sandbox")
+	}
 	for _, warning := range p.Warnings {
 		fmt.Fprintf(w.Err, "[gatehouse] %s\n", printable(warning))
 	}

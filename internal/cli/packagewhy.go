@@ -94,21 +94,23 @@ func packageStats(w Environment) *cobra.Command {
 				in["id"] = args[0]
 			}
 			type stat struct {
-				ID, Status string
-				Processes  int
-				Memory     int64   `json:"memory_bytes"`
-				CPU        float64 `json:"cpu_seconds"`
-				Health     packages.Health
+				ID, Status  string
+				Confinement string
+				Processes   int
+				Memory      int64   `json:"memory_bytes"`
+				CPU         float64 `json:"cpu_seconds"`
+				Health      packages.Health
 			}
 			return callOnce(&p, c, w, "package_stats", in, func(out struct{ Packages []stat }) error {
 				t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
-				fmt.Fprintln(t, "NAME\tSTATUS\tCALLS\tERRORS\tP50 MS\tP99 MS\tMEMORY MB\tCPU S\tPROCESSES\tRESTARTS")
+				fmt.Fprintln(t, "NAME\tSTATUS\tCONFINEMENT\tCALLS\tERRORS\tP50 MS\tP99 MS\tMEMORY MB\tCPU S\tPROCESSES\tRESTARTS")
 				for _, s := range out.Packages {
 					var errors uint64
 					for _, n := range s.Health.Errors {
 						errors += n
 					}
-					fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%v\t%v\t%.1f\t%.2f\t%d\t%d\n", s.ID, s.Status, s.Health.Calls,
+					fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%v\t%v\t%.1f\t%.2f\t%d\t%d\n", s.ID, s.Status,
+						orDash(s.Confinement), s.Health.Calls,
 						errors, s.Health.P50, s.Health.P99, float64(s.Memory)/1e6, s.CPU, s.Processes,
 						s.Health.Restarts)
 				}

@@ -11,6 +11,7 @@ import (
 type Stats struct {
 	ID        string    `json:"id"`
 	Status    string    `json:"status" doc:"status of its server: stopped, idle, starting, running, waiting or broken"`
+	Confined  string    `json:"confinement"`
 	Started   time.Time `json:"started,omitzero"`
 	Instances int       `json:"instances" doc:"running servers"`
 	Processes int       `json:"processes" doc:"of all instances"`
@@ -42,7 +43,9 @@ func (h *Manager) Stats(ctx context.Context, id string) (all []Stats, err error)
 		return nil, err
 	}
 	p.mu.Lock()
-	s := Stats{ID: id, Status: p.shared.status(), Health: p.health.snapshot()}
+	s := Stats{
+		ID: id, Status: p.shared.status(), Health: p.health.snapshot(), Confined: p.rec.ShownConfinement(),
+	}
 	if p.shared.running != nil {
 		s.Started = p.shared.started.UTC()
 	}

@@ -72,6 +72,8 @@ type installed struct {
 	Tools   []string `json:"tools"`
 	Left    []string `json:"left_out,omitempty"` // tools that cannot be offered, each with the reason
 	Waiting []string `json:"waiting,omitempty"`  // tools and prompts that need an approval, each with the reason
+	// Confinement is as package_list shows it.
+	Confinement string `json:"confinement"`
 	// Warnings are the problems of the record. They do not contain values.
 	Warnings []string `json:"warnings,omitempty"`
 }
@@ -155,7 +157,8 @@ func (k *manager) reclaim(ctx context.Context, c *tool.Call, id string) (i packa
 }
 
 func newInstalled(i packages.Info) installed {
-	out := installed{ID: i.ID, Title: i.Public.Title, Version: i.Public.Version, Tools: i.Names, Left: i.Left}
+	out := installed{ID: i.ID, Title: i.Public.Title, Version: i.Public.Version, Tools: i.Names, Left: i.Left,
+		Confinement: i.Public.Confinement}
 	for _, c := range i.Quarantined {
 		out.Waiting = append(out.Waiting, fmt.Sprintf("%s (%s)", c.Name, c.State))
 	}

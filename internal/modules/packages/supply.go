@@ -175,6 +175,7 @@ type statsOut struct {
 type statOut struct {
 	ID        string          `json:"id"`
 	Status    string          `json:"status" doc:"status of its server: stopped, idle, starting, running, waiting or broken"`
+	Confined  string          `json:"confinement" doc:"as package_list shows it"`
 	Started   string          `json:"started,omitempty"`
 	Instances int             `json:"instances" doc:"running servers"`
 	Processes int             `json:"processes" doc:"of all instances"`
@@ -192,7 +193,7 @@ func (k *manager) stats(ctx context.Context, c *tool.Call, in statsIn) (statsOut
 	out := statsOut{Packages: []statOut{}}
 	for _, s := range all {
 		out.Packages = append(out.Packages, statOut{
-			s.ID, s.Status, stamp(s.Started), s.Instances, s.Processes, s.Memory, s.CPU, s.Disk, s.Health,
+			s.ID, s.Status, s.Confined, stamp(s.Started), s.Instances, s.Processes, s.Memory, s.CPU, s.Disk, s.Health,
 		})
 	}
 	return out, err
