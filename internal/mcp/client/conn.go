@@ -162,8 +162,8 @@ type Conn struct {
 	end  context.CancelFunc
 
 	answering chan struct{} // holds one for each request of the server that is being answered
-	unasked   *rate.Limiter // of what the server sends beside answers
-	dropped   *rate.Limiter // of the bytes of messages that are too long
+	unasked   pace          // of what the server sends beside answers
+	dropped   pace          // of the bytes of messages that are too long
 
 	mu      sync.Mutex
 	carrier carrier         // Connect may replace it
@@ -186,7 +186,8 @@ func newConn(w carrier, o ConnOptions) *Conn {
 	c := &Conn{
 		o: o, carrier: w, answering: make(chan struct{}, maxAnswers), version: modern,
 		pending: map[int64]*pendingRequest{}, asked: map[string]context.CancelFunc{}, used: time.Now(),
-		unasked: rate.NewLimiter(unaskedRate, unaskedBurst), dropped: rate.NewLimiter(droppedRate, droppedBurst),
+		unasked: pace{limit: rate.NewLimiter(unaskedRate, unaskedBurst), batch: unaskedBatch},
+		dropped: pace{limit: rate.NewLimiter(droppedRate, droppedBurst), batch: droppedBatch},
 	}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c
@@ -438,20 +439,44 @@ func encodeMessage(id int64, method string, params json.RawMessage) []byte {
 }
 
 // What a server sends beside answers, such as notifications, is read at this rate in messages a second, after as many as
-// the burst at once. A server that floods the host waits, instead of taking the processor from others.
+// the burst at once. A server that floods the host waits, instead of taking the processor from others. It waits for a
+// batch at a time, because each wait of the host costs it more than a message does.
 const (
-	unaskedRate  = 1000
-	unaskedBurst = 5000
+	unaskedRate  = 500
+	unaskedBurst = 2000
+	unaskedBatch = 50
 
 	// Of messages that are too long so many bytes are read in a second, and so many at once.
-	droppedRate  = 16 << 20
+	droppedRate  = 8 << 20
 	droppedBurst = 1 << 20
+	droppedBatch = 512 << 10
 )
 
-// waitToDrop waits before n bytes of a message that is too long are dropped.
-func (c *Conn) waitToDrop(n int) {
-	for n > 0 && c.dropped.WaitN(c.life, min(n, droppedBurst)) == nil {
-		n -= min(n, droppedBurst)
+// pace limits what is read of a server. It is safe for concurrent use.
+type pace struct {
+	limit *rate.Limiter
+	batch int
+
+	mu   sync.Mutex
+	paid int // of the last batch that was waited for, what is left
+}
+
+// wait waits until n may be read, or until ctx is done, which the reader notices.
+func (p *pace) wait(ctx context.Context, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for n > 0 {
+		if p.paid == 0 {
+			if one := min(n, p.batch); p.limit.AllowN(time.Now(), one) {
+				p.paid = one
+			} else if p.limit.WaitN(ctx, p.batch) == nil {
+				p.paid = p.batch
+			} else {
+				return
+			}
+		}
+		used := min(n, p.paid)
+		n, p.paid = n-used, p.paid-used
 	}
 }
 
@@ -461,7 +486,7 @@ func (c *Conn) waitToDrop(n int) {
 func (c *Conn) receive(text []byte, within int64) {
 	text = bytes.TrimSpace(text)
 	if len(text) == 0 {
-		c.unasked.Wait(c.life)
+		c.unasked.wait(c.life, 1)
 		return
 	}
 	err := rawjson.Check(text, 0)
@@ -489,7 +514,7 @@ func (c *Conn) receive(text []byte, within int64) {
 // receiveInvalid handles a text that is no message. A request that it seems to answer
 // fails.
 func (c *Conn) receiveInvalid(text []byte, err error) {
-	c.unasked.Wait(c.life)
+	c.unasked.wait(c.life, 1)
 	if id, ok := answerID(text, text); ok {
 		c.deliver(id, answer{err: fmt.Errorf("the server's answer is no JSON that can be passed on: %w", err)})
 	}
@@ -540,7 +565,7 @@ func (c *Conn) deliver(id int64, a answer) {
 	delete(c.pending, id)
 	c.mu.Unlock()
 	if p == nil {
-		c.unasked.Wait(c.life)
+		c.unasked.wait(c.life, 1)
 		return
 	}
 	p.answer <- a
@@ -556,7 +581,7 @@ func (c *Conn) isPending(id int64) bool {
 func (c *Conn) receiveMessage(m []byte, within int64) {
 	id, hasID := rawjson.Get(m, "id")
 	if raw, ok := rawjson.Get(m, "method"); ok {
-		c.unasked.Wait(c.life) // fails when the connection ends, which its reader notices
+		c.unasked.wait(c.life, 1)
 		method, _ := rawjson.String(raw)
 		params, _ := rawjson.Get(m, "params")
 		if hasID && rawjson.Kind(id) != 'n' {

@@ -31,7 +31,8 @@ func NewLines(write func(context.Context, []byte) (int, error), o ConnOptions) *
 	l := &Lines{Conn: newConn(w, o)}
 	w.life = l.life
 	l.frames = frames{
-		limit: l.o.Limit, line: func(b []byte) { l.receive(b, 0) }, long: l.receiveTooLong, drop: l.waitToDrop,
+		limit: l.o.Limit, line: func(b []byte) { l.receive(b, 0) }, long: l.receiveTooLong,
+		drop: func(n int) { l.dropped.wait(l.life, n) },
 	}
 	go func() { // it ends with the connection
 		if err := w.writeLoop(); err != nil {
