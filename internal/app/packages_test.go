@@ -16,6 +16,7 @@ import (
 
 	"gatehouse/internal/access/audit"
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/config"
 	"gatehouse/internal/exec/shield"
 	"gatehouse/internal/maintenance/backup"
 	"gatehouse/internal/modules/publicstate"
@@ -397,4 +398,32 @@ func TestAHostDescribesItselfToAuthorizationServers(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// Clients learn where they reach a package, with names and TLS; an installation is cancelled also under the original
+// name of the tool, in a context that has those.
+func TestHostsOfAPackageAndACancelledInstallation(t *testing.T) {
+	cfg := ruled(t, "package")
+	cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Host, cfg.Listen.HTTP.Port = true, "127.0.0.1", 0
+	cfg.Listen.HTTP.TLS, cfg.Listen.HTTP.Hosts = config.TLS{On: true}, []string{"box.example.com"}
+	cfg.Contexts = []config.Context{{Name: "main", Modules: cfg.View.Modules},
+		{Name: "ops", Modules: cfg.View.Modules, Aliases: true}}
+	a, client := liveOn(t, cfg, Options{})
+	admin := client("ann", "admin")
+	expect(t, admin.call("main", "package_install", packageArgs(t, "up", "silent")), `"job"`)
+	if got := admin.call("main", "package.cancel-install", `{"id":"up"}`); !strings.Contains(got, `"error"`) {
+		t.Errorf("the original name is known in a context without aliases: %s", got)
+	}
+	eventually(t, "the installation is cancelled", func() bool {
+		return strings.Contains(admin.call("ops", "package.cancel-install", `{"id":"up"}`), `"cancelled":true`)
+	})
+	eventually(t, "nothing is installed", func() bool {
+		return strings.Contains(admin.call("main", "package_list", `{}`), `"packages":[]`)
+	})
+	expect(t, admin.call("main", "package_install", packageArgs(t, "up", "good")), `"job"`)
+	eventually(t, "it is installed", func() bool {
+		return strings.Contains(admin.call("main", "package_list", `{}`), `"state":"installed"`)
+	})
+	got := admin.call("ops", "package.host.list", `{"id":"up"}`)
+	expect(t, got, `"kind":"HTTPS"`, a.Listeners()[0].Address, `"names":["box.example.com"]`, `"tls":true`, `"ports":[]`)
 }
