@@ -1,10 +1,12 @@
 package stage
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,18 +74,15 @@ type repository struct {
 	ctx   context.Context // of the one command that commits
 	dir   string
 	index string
-	none  string        // the name of no object, which is as long as all names of the repository
-	lines *bytes.Buffer // what was put into the index
-}
-
-// put changes the index.
-func (g repository) put(line string) error {
-	g.lines.WriteString(line)
-	_, err := g.run([]byte(line), "update-index", "-z", "--index-info")
-	return err
+	none  string // the name of no object, which is as long as all names of the repository
 }
 
 func (g repository) run(stdin []byte, args ...string) (string, error) {
+	out, err := g.output(bytes.NewReader(stdin), args...)
+	return strings.TrimSpace(string(out)), err
+}
+
+func (g repository) output(stdin io.Reader, args ...string) ([]byte, error) {
 	// The repository's own settings may name programs; none of these commands runs one.
 	cmd := exec.CommandContext(g.ctx, "git", append([]string{"-C", g.dir, "-c", "core.hooksPath=/dev/null",
 		"-c", "core.fsmonitor=false"}, args...)...)
@@ -91,13 +90,13 @@ func (g repository) run(stdin []byte, args ...string) (string, error) {
 	if g.index != "" {
 		cmd.Env = append(cmd.Env, "GIT_INDEX_FILE="+g.index)
 	}
-	cmd.Stdin = bytes.NewReader(stdin)
+	cmd.Stdin = stdin
 	var out, failed bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &failed
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(failed.String()))
+		return nil, fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(failed.String()))
 	}
-	return strings.TrimSpace(out.String()), nil
+	return out.Bytes(), nil
 }
 
 // repository returns which folder of the task is the top of a git repository.
@@ -123,7 +122,7 @@ func (t *Task) commit(ctx context.Context, all []Change, branch, by string) (r R
 		return r, err
 	}
 	defer os.RemoveAll(temp)
-	g := repository{ctx: ctx, dir: t.Layers[i].Lower, index: filepath.Join(temp, "index"), lines: &bytes.Buffer{}}
+	g := repository{ctx: ctx, dir: t.Layers[i].Lower, index: filepath.Join(temp, "index")}
 	head, err := g.run(nil, "rev-parse", "--verify", "HEAD^{commit}")
 	if err != nil {
 		return r, err
@@ -136,13 +135,9 @@ func (t *Task) commit(ctx context.Context, all []Change, branch, by string) (r R
 	if branch == "" {
 		r.Note = "committed to the present branch"
 	}
-	for _, c := range all {
-		switch done, err := t.addToIndex(g, i, c); {
-		case err != nil:
-			return r, fmt.Errorf("%s: %w", c.Path, err)
-		case done:
-			r.Done = append(r.Done, c.Path)
-		}
+	lines, err := t.addToIndex(g, i, all, &r)
+	if err != nil {
+		return r, err
 	}
 	tree, err := g.run(nil, "write-tree")
 	if err != nil {
@@ -161,43 +156,162 @@ func (t *Task) commit(ctx context.Context, all []Change, branch, by string) (r R
 		return r, err
 	}
 	g.index = "" // the repository's own
-	_, err = g.run(g.lines.Bytes(), "update-index", "-z", "--index-info")
+	_, err = g.run(lines, "update-index", "-z", "--index-info")
 	return r, err
 }
 
-// addToIndex puts a change in the index. It reports false for what git does not store.
-func (t *Task) addToIndex(g repository, layer int, c Change) (bool, error) {
-	if c.Layer != layer || slices.Contains(strings.Split(c.name, "/"), ".git") ||
-		c.Now.Type == Folder && c.Was.Type != File && c.Was.Type != Link {
-		return false, nil
-	}
-	if c.Now.Type != File && c.Now.Type != Link {
-		err := g.put("0 " + g.none + "\t" + c.name + "\x00")
-		return err == nil && (c.Was.Type == File || c.Was.Type == Link), err
-	}
-	if c.Was.Type == None {
-		if _, err := g.run(nil, "check-ignore", "-q", "--", c.name); err == nil {
-			return false, nil // ignored
-		}
-	}
-	content, mode := []byte(c.Now.Target), "120000"
-	if c.Now.Type == File {
-		mode = "100644"
-		if c.Now.Mode&0o111 != 0 {
-			mode = "100755"
-		}
-		root, err := os.OpenRoot(t.upper(layer))
-		if err != nil {
-			return false, err
-		}
-		defer root.Close()
-		if content, err = root.ReadFile(c.name); err != nil {
-			return false, err
-		}
-	}
-	object, err := g.run(content, "hash-object", "-w", "--no-filters", "--stdin")
+// addToIndex puts changes in the index, without those that git does not store, and returns the lines that do so.
+func (t *Task) addToIndex(g repository, layer int, all []Change, r *Result) (lines []byte, err error) {
+	all = slices.DeleteFunc(slices.Clone(all), func(c Change) bool {
+		return c.Layer != layer || slices.Contains(strings.Split(c.name, "/"), ".git") ||
+			c.Now.Type == Folder && c.Was.Type != File && c.Was.Type != Link
+	})
+	ignored, err := g.ignored(all)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	return true, g.put(mode + " " + object + "\t" + c.name + "\x00")
+	all = slices.DeleteFunc(all, func(c Change) bool { return ignored[c.name] })
+	objects, err := t.store(g, layer, all)
+	if err != nil {
+		return nil, err
+	}
+	for i, c := range all {
+		entry := "0 " + g.none
+		if objects[i] != "" {
+			entry = gitMode(c.Now) + " " + objects[i]
+		}
+		lines = append(lines, entry+"\t"+c.name+"\x00"...)
+		if objects[i] != "" || c.Was.Type == File || c.Was.Type == Link {
+			r.Done = append(r.Done, c.Path)
+		}
+	}
+	_, err = g.run(lines, "update-index", "-z", "--index-info")
+	return lines, err
+}
+
+// ignored returns the names of new files that the repository ignores.
+func (g repository) ignored(all []Change) (names map[string]bool, err error) {
+	var ask []byte
+	for _, c := range all {
+		if c.Was.Type == None {
+			ask = append(ask, c.name+"\x00"...)
+		}
+	}
+	names = map[string]bool{}
+	if len(ask) == 0 {
+		return names, nil
+	}
+	out, err := g.output(bytes.NewReader(ask), "check-ignore", "-z", "--stdin")
+	if err == nil {
+		for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+			names[name] = true
+		}
+		return names, nil
+	}
+	const none = 1
+	if failed, ok := errors.AsType[*exec.ExitError](err); ok && failed.ExitCode() == none {
+		return names, nil
+	}
+	for _, c := range all { // git examines no name if it refuses one, such as one below a link
+		if err := g.ctx.Err(); err != nil {
+			return nil, err
+		}
+		if c.Was.Type == None {
+			_, err := g.run(nil, "check-ignore", "-q", "--", c.name)
+			names[c.name] = err == nil
+		}
+	}
+	return names, nil
+}
+
+// store stores the content of changes as objects, and returns the names of these; "" for what has no content.
+func (t *Task) store(g repository, layer int, all []Change) (objects []string, err error) {
+	objects = make([]string, len(all))
+	root, err := os.OpenRoot(t.upper(layer))
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	in, out := io.Pipe()
+	written := make(chan error, 1)
+	go func() {
+		err := writeBlobs(out, root, all)
+		out.CloseWithError(err)
+		written <- err
+	}()
+	said, err := g.output(in, "fast-import", "--quiet", "--done")
+	in.Close() // git may have ended before all was written
+	if werr := <-written; werr != nil && !errors.Is(werr, io.ErrClosedPipe) {
+		return nil, werr
+	}
+	if err != nil {
+		return nil, err
+	}
+	names := strings.Fields(string(said))
+	for i, c := range all {
+		if !hasContent(c.Now) {
+			continue
+		}
+		if len(names) == 0 {
+			return nil, errors.New("git stored fewer objects than it was given")
+		}
+		objects[i], names = names[0], names[1:]
+	}
+	return objects, nil
+}
+
+// writeBlobs writes the content of changes as git fast-import reads it, and has it print the name of each object.
+func writeBlobs(to io.Writer, root *os.Root, all []Change) error {
+	w := bufio.NewWriter(to)
+	mark := 0
+	for _, c := range all {
+		if !hasContent(c.Now) {
+			continue
+		}
+		mark++
+		fmt.Fprintf(w, "blob\nmark :%d\n", mark)
+		if err := writeContent(w, root, c); err != nil {
+			return fmt.Errorf("%s: %w", c.Path, err)
+		}
+		fmt.Fprintf(w, "\nget-mark :%d\n", mark)
+	}
+	fmt.Fprintln(w, "done")
+	return w.Flush()
+}
+
+func writeContent(w io.Writer, root *os.Root, c Change) error {
+	if c.Now.Type == Link {
+		_, err := fmt.Fprintf(w, "data %d\n%s", len(c.Now.Target), c.Now.Target)
+		return err
+	}
+	f, err := root.Open(c.name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(w, "data %d\n", info.Size()); err != nil {
+		return err
+	}
+	n, err := io.Copy(w, io.LimitReader(f, info.Size()))
+	if err == nil && n < info.Size() {
+		err = errors.New("it became shorter while it was read")
+	}
+	return err
+}
+
+func hasContent(s State) bool { return s.Type == File || s.Type == Link }
+
+// gitMode returns the mode of a file or link in an index.
+func gitMode(s State) string {
+	switch {
+	case s.Type == Link:
+		return "120000"
+	case s.Mode&0o111 != 0:
+		return "100755"
+	}
+	return "100644"
 }

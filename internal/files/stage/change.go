@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -577,12 +578,24 @@ func (t *Task) basesFile() string { return filepath.Join(t.dir, "base.jsonl") }
 
 // read are the bases that were read of a file, to which bases are added alone.
 type read struct {
-	all  map[place]known
-	upto int64
+	all     map[place]known
+	upto    int64
+	counted int           // how many of all are in total
+	total   *atomic.Int64 // that all views keep
 }
 
-// mostRead limits the bases that a view keeps in memory.
-const mostRead = 20_000
+// forget drops what was read.
+func (r *read) forget() {
+	r.total.Add(-int64(r.counted))
+	*r = read{total: r.total}
+}
+
+// The bases that views keep in memory between their calls, with some 300 bytes each: of all views, and what each may
+// keep in any case.
+const (
+	mostRead  = 100_000
+	leastRead = 20_000
+)
 
 // bases returns the bases of a task. The caller must not change them.
 func (t *Task) bases() (map[place]known, error) {
@@ -608,8 +621,9 @@ func (t *Task) bases() (map[place]known, error) {
 			return nil, err
 		}
 		if err == io.EOF { // a crash cut the line off, and the next one begins with a line end
+			all := have.all // have may be what keepBases forgets
 			t.keepBases(have)
-			return have.all, nil
+			return all, nil
 		}
 		have.upto += int64(len(line))
 		var b base
@@ -623,13 +637,17 @@ func (t *Task) bases() (map[place]known, error) {
 
 // keepBases keeps what was read for the next call of the view, if there is one.
 func (t *Task) keepBases(r *read) {
-	switch {
-	case t.read == nil:
-	case len(r.all) > mostRead:
-		*t.read = read{}
-	default:
-		*t.read = *r
+	kept := t.read
+	if kept == nil {
+		return
 	}
+	grown := int64(len(r.all) - kept.counted)
+	if grown > 0 && kept.total.Add(grown) > mostRead && len(r.all) > leastRead {
+		kept.total.Add(-grown)
+		kept.forget()
+		return
+	}
+	*kept = read{all: r.all, upto: r.upto, counted: len(r.all), total: kept.total}
 }
 
 // addBases adds those that each gives to add.

@@ -99,8 +99,9 @@ type Options struct {
 
 // Manager has the tasks of a user's hosts. It is safe for concurrent use.
 type Manager struct {
-	opts Options
-	any  atomic.Bool // there may be tasks
+	opts  Options
+	any   atomic.Bool  // there may be tasks
+	bases atomic.Int64 // that views keep, see mostRead
 
 	mu   sync.Mutex
 	live map[string]*live

@@ -71,7 +71,10 @@ func (m *Manager) Enter(id string, folders []string, writes bool) (*View, error)
 	m.mu.Lock()
 	l := m.live[id]
 	if l == nil {
-		l = &live{roots: map[string]*os.Root{}, layers: map[string]*merged.Layer{}, calls: map[*View]bool{}}
+		l = &live{
+			roots: map[string]*os.Root{}, layers: map[string]*merged.Layer{}, calls: map[*View]bool{},
+			read: read{total: &m.bases},
+		}
 		m.live[id] = l
 	}
 	m.mu.Unlock()
@@ -284,7 +287,7 @@ func (m *Manager) drop(l *live) {
 		layer.Close()
 		delete(l.layers, f)
 	}
-	l.read = read{}
+	l.read.forget()
 	if l.holder != nil {
 		l.holder.Close()
 		l.holder = nil
