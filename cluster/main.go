@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -32,6 +33,17 @@ const startTime = time.Minute
 // in memory: of Go's 100 it would be twice as much, and what is collected more often costs nothing that can be
 // measured, because each write waits for the disk.
 const collectAt = 25
+
+// releaseEvery is how often memory is returned that a burst of writes has left: garbage, and the buffers of its blocks.
+const releaseEvery = time.Minute
+
+// releaseMemory collects and returns to the system what is not in use, until the program ends.
+func releaseMemory() {
+	for range time.Tick(releaseEvery) {
+		runtime.GC() // the first collection leaves what is in pools
+		debug.FreeOSMemory()
+	}
+}
 
 func main() {
 	if err := run(); err != nil {
@@ -53,6 +65,7 @@ func run() error {
 		return err
 	}
 	debug.SetGCPercent(collectAt)
+	go releaseMemory()
 	opts.NoSigs = true
 	refuseRemoved(opts, filepath.Join(filepath.Dir(os.Args[1]), "removed"))
 	s, err := server.NewServer(opts)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"slices"
 	"time"
 
 	"gatehouse/internal/cluster"
@@ -146,27 +145,30 @@ func (c *cutter) rest(v any) {
 }
 
 // requestTexts returns the fields of a request that are encoded as text.
-func requestTexts(r *bus.Request) []*string {
-	return []*string{&r.Call, &r.Module, &r.Node, &r.Method, &r.Name, &r.Entry, &r.Logs, &r.Task}
+func requestTexts(r *bus.Request) [8]*string {
+	return [...]*string{&r.Call, &r.Module, &r.Node, &r.Method, &r.Name, &r.Entry, &r.Logs, &r.Task}
 }
 
-func callerTexts(c *tool.Caller) []*string {
-	return []*string{
+func callerTexts(c *tool.Caller) [10]*string {
+	return [...]*string{
 		&c.Principal, &c.ID, &c.Context, &c.Owner, &c.Session, &c.Connection, &c.Wire, &c.Client, &c.Credential, &c.Trace,
 	}
 }
 
-func requestBytes(r *bus.Request) []*[]byte {
-	return []*[]byte{(*[]byte)(&r.Args), (*[]byte)(&r.Params), &r.State}
+func requestBytes(r *bus.Request) [3]*[]byte {
+	return [...]*[]byte{(*[]byte)(&r.Args), (*[]byte)(&r.Params), &r.State}
 }
 
-func callerLists(c *tool.Caller) []*[]string { return []*[]string{&c.Roles, &c.Scopes, &c.Folders} }
+func callerLists(c *tool.Caller) [3]*[]string { return [...]*[]string{&c.Roles, &c.Scopes, &c.Folders} }
 
 // appendCall appends a request and its caller: first as JSON what is not encoded as bytes.
 func appendCall(b []byte, r *bus.Request, who *tool.Caller) ([]byte, error) {
 	b = binary.AppendUvarint(b, cluster.Format)
 	rest, restWho := *r, *who
-	for _, s := range slices.Concat(requestTexts(&rest), callerTexts(&restWho)) {
+	for _, s := range requestTexts(&rest) {
+		*s = ""
+	}
+	for _, s := range callerTexts(&restWho) {
 		*s = ""
 	}
 	for _, s := range requestBytes(&rest) {
@@ -183,7 +185,10 @@ func appendCall(b []byte, r *bus.Request, who *tool.Caller) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range slices.Concat(requestTexts(r), callerTexts(who)) {
+	for _, s := range requestTexts(r) {
+		b = appendText(b, *s)
+	}
+	for _, s := range callerTexts(who) {
 		b = appendText(b, *s)
 	}
 	for _, s := range requestBytes(r) {
@@ -211,7 +216,10 @@ func readCall(body []byte) (r *bus.Request, format int, err error) {
 	c.rest(r)
 	c.rest(who)
 	r.Caller = who
-	for _, s := range slices.Concat(requestTexts(r), callerTexts(who)) {
+	for _, s := range requestTexts(r) {
+		*s = c.text()
+	}
+	for _, s := range callerTexts(who) {
 		*s = c.text()
 	}
 	for _, s := range requestBytes(r) {

@@ -512,7 +512,7 @@ func TestManySessions(t *testing.T) {
 	nodes := startNodesIn(t, whenLong(t), "db")
 	time.Sleep(3 * time.Second)
 	memory := func() (hosts, engines int64) {
-		time.Sleep(8 * time.Second) // a collection, and what it returns
+		time.Sleep(70 * time.Second) // engines return each minute what they do not use
 		for _, n := range nodes {
 			hosts += resident(t, n.cmd.Process.Pid)
 			for _, pid := range childrenOf(n.cmd.Process.Pid) {
