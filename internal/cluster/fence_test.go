@@ -94,6 +94,14 @@ func testRemovalsAreFenced(t *testing.T, a, b *Node) {
 	if err := b.removeMember(ctx, a.ID()); err == nil || !strings.Contains(err.Error(), "members, and it needs") {
 		t.Fatalf("one of three is removed: %v", err)
 	}
+	late, err := b.Acquire(ctx, "members", time.Second) // as a removal does that is not refused at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Release(ctx)
+	if _, err := b.members.Fence(ctx, membersFence, late); err != nil {
+		t.Fatal(err)
+	}
 	if err := fence.Put(ctx, b.ID(), []byte("{}")); !errors.Is(err, ErrFenced) {
 		t.Errorf("a removal that was counted before another one: %v", err)
 	}
