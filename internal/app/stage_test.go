@@ -179,7 +179,11 @@ func TestFileToolsAreStagedAsCopies(t *testing.T) {
 	ann.told("file_write", `{"path":"new/made.go","content":"package made\n"}`, staged)
 	ann.told("file_edit", `{"path":"a.go","old_string":"package old","new_string":"package fresh"}`, staged)
 	ann.told("file_edit", `{"path":"large.txt","old_string":"a line","new_string":"one line","replace_all":true}`, staged)
-	ann.told("file_rename", `{"oldPath":"sub","newPath":"moved"}`, staged)
+	const copied = "the task has a copy of the directory"
+	ann.told("file_rename", `{"oldPath":"sub","newPath":"moving"}`, staged, copied)
+	if got := ann.told("file_rename", `{"oldPath":"moving","newPath":"moved"}`, staged); strings.Contains(got, copied) {
+		t.Errorf("a directory of the task is copied to move it: %s", got)
+	}
 	ann.told("file_write", `{"path":"moved/b.go","content":"package moved\n"}`, staged)
 	ann.told("file_delete", `{"path":"gone","recursive":true}`, staged)
 	ann.told("file_write", `{"path":"gone/again.txt","content":"again"}`, staged)

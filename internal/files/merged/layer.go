@@ -342,6 +342,16 @@ func (l *Layer) Cut(name string) error {
 	return nil
 }
 
+// IsCopiedToMove reports whether Own copies something of the folder itself.
+func (l *Layer) IsCopiedToMove(name string) bool {
+	name = filepath.ToSlash(name)
+	if !l.shows(name) {
+		return false
+	}
+	_, err := l.lower.Lstat(name)
+	return err == nil
+}
+
 // Own copies to upper what the folder itself has at a name, with everything in it, and hides the folder there. A call
 // does that before it moves, links or deletes the name.
 func (l *Layer) Own(name string) error {

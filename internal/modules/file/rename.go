@@ -93,6 +93,7 @@ func (m *files) renameAt(c *tool.Call, from, to roots.Place, in renameIn) (note 
 	if err != nil {
 		return "", err
 	}
+	copied := info.IsDir() && from.Layer() != nil && from.Layer().IsCopiedToMove(from.Name)
 	if err := move(from, to, info, was != nil); err != nil {
 		m.dropSnapshot(was)
 		return "", err
@@ -100,7 +101,12 @@ func (m *files) renameAt(c *tool.Call, from, to roots.Place, in renameIn) (note 
 	if now, err := to.Lstat(); err == nil {
 		info = now // another file number, if the changes of a task are kept as copies
 	}
-	return m.recordChange(c, to, change{action: "renamed", from: from.Name, moved: info, before: was}), nil
+	note = m.recordChange(c, to, change{action: "renamed", from: from.Name, moved: info, before: was})
+	if copied {
+		note = joinNotes(note, "the task has a copy of the directory, with everything in it, because this host keeps its "+
+			"changes as copies")
+	}
+	return note, nil
 }
 
 func placeToChange(c *tool.Call, path string) (roots.Place, error) {
