@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"iter"
 	"net/http"
@@ -42,6 +43,9 @@ func (c *clusterNodes) channelElsewhere() hub.Elsewhere {
 				name, node)
 		}
 		lines, err := nodebus.OpenWatch(ctx, c.calls, node, channelPath, channelRequest{owner, name})
+		if _, refused := errors.AsType[*tool.Refusal](err); err != nil && !refused {
+			err = tool.Refuse(tool.CodeUnavailable, "%s is on node %s, which does not send its messages: %v", name, node, err)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -2,6 +2,7 @@ package clustertest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -86,6 +88,15 @@ func slowRegistry(t *testing.T) (host, image string, asked *atomic.Int32, open c
 	if err != nil {
 		t.Fatal(err)
 	}
+	config, err := img.ConfigFile()
+	if err == nil {
+		config = config.DeepCopy()
+		config.OS, config.Architecture = "linux", runtime.GOARCH
+		img, err = mutate.ConfigFile(img, config)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	asked, open = new(atomic.Int32), make(chan struct{})
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	var slow atomic.Bool
@@ -129,7 +140,24 @@ func startTaskAs(t *testing.T, n *node, token, name, args string) string {
 	return find(t, `"taskId":"([a-z2-7]+_[a-z2-7]{10})"`, got)
 }
 
-// TestOtherJobsAreTakenOver kills a node while it installs a package again, creates a sandbox whose image is being
+// lockOf returns the lock file of a package.
+func lockOf(t *testing.T, n *node, token, id string) json.RawMessage {
+	t.Helper()
+	var a struct {
+		Result struct {
+			Structured struct {
+				Lock json.RawMessage `json:"lock"`
+			} `json:"structuredContent"`
+		} `json:"result"`
+	}
+	got := n.callAs(t, token, "package_lock", map[string]any{"ids": []string{id}})
+	if err := json.Unmarshal([]byte(got), &a); err != nil || a.Result.Structured.Lock == nil {
+		t.Fatalf("the lock file: %v in %.600s", err, got)
+	}
+	return a.Result.Structured.Lock
+}
+
+// TestOtherJobsAreTakenOver kills a node while it installs a package again and one from a lock file, creates a sandbox whose image is being
 // fetched, and follows a task of a remote server. Others go on with all of them under their ids; the remote server runs
 // its task once.
 func TestOtherJobsAreTakenOver(t *testing.T) {
@@ -169,71 +197,55 @@ func TestOtherJobsAreTakenOver(t *testing.T) {
 	end(nodes[0], jobIn(nodes[0].callAs(t, token, "package_install", args)), `"tools":[`)
 	end(nodes[0], jobIn(nodes[0].callAs(t, token, "package_install",
 		map[string]any{"id": "far", "source": "url:" + url, "confirm": "far"})), `"tools":[`)
-	if err := os.Remove(open); err != nil {
+	synced, openSynced, startsSynced := slowPackage(t, "sy")
+	if err := os.WriteFile(openSynced, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	before := lines(starts)
+	end(nodes[0], jobIn(nodes[0].callAs(t, token, "package_install", synced)), `"tools":[`)
+	lock := lockOf(t, nodes[0], token, "sy")
+	nodes[0].callAs(t, token, "package_remove", map[string]any{"id": "sy", "confirm": "sy"})
+	for _, path := range []string{open, openSynced} {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, beforeSynced := lines(starts), lines(startsSynced)
 
-	rebuild := jobIn(nodes[0].callAs(t, token, "package_rebuild", map[string]any{"id": "re", "confirm": "re"}))
 	remoteTask := startTaskAs(t, nodes[0], token, "far_held", `{}`)
 	box := startTaskAs(t, nodes[0], token, "sandbox_create", `{"template":"small"}`)
-	eventually(t, "all three are in their middle", func() bool {
-		for _, job := range []string{rebuild, remoteTask, box} {
-			if status, got := taskState(t, nodes[0], token, job); status != "working" {
-				t.Fatalf("a job before the death of its node: %.600s", got)
-			}
-		}
-		return lines(starts) > before && held.runs.Load() == 1 && asked.Load() > 0
+	eventually(t, "the remote task and the image are in their middle", func() bool {
+		return held.runs.Load() == 1 && asked.Load() > 0
+	})
+	// Servers of packages have 30 s to start, so that these come last.
+	rebuild := jobIn(nodes[0].callAs(t, token, "package_rebuild", map[string]any{"id": "re", "confirm": "re"}))
+	sync := jobIn(nodes[0].callAs(t, token, "package_sync", map[string]any{"lock": lock, "confirm": "sync"}))
+	eventually(t, "the packages are in their middle", func() bool {
+		return lines(starts) > before && lines(startsSynced) > beforeSynced
 	})
 	nodes[0].cmd.Process.Kill()
 	nodes[0].cmd.Wait()
-	wait, fetches := lines(starts), asked.Load()
-	eventually(t, "other nodes go on with all three", func() bool {
-		return lines(starts) > wait && asked.Load() > fetches && installs(nodes) == 4
+	wait, waitSynced, fetches := lines(starts), lines(startsSynced), asked.Load()
+	defer func() {
+		t.Logf("starts %d of %d, by the lock file %d of %d, fetches %d of %d, jobs %d", lines(starts), wait, lines(startsSynced),
+			waitSynced, asked.Load(), fetches, installs(nodes))
+	}()
+	eventually(t, "other nodes go on with all", func() bool {
+		return lines(starts) > wait && lines(startsSynced) > waitSynced && asked.Load() > fetches && installs(nodes) == 5
 	})
 	close(held.release)
 	close(serve)
-	if err := os.WriteFile(open, nil, 0o600); err != nil {
-		t.Fatal(err)
+	for _, path := range []string{open, openSynced} {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, n := range nodes[1:] {
+		end(n, sync, `"action":"install"`)
 		end(n, rebuild, `"tools":[`)
 		end(n, remoteTask, "held to the end")
 		end(n, box, `"sandbox_id":"`)
 	}
 	if n := held.runs.Load(); n != 1 {
 		t.Errorf("the remote server has run its task %d times", n)
-	}
-}
-
-// TestADriverThatAnotherNodeHas asks a node without the program of a driver for a sandbox of it.
-func TestADriverThatAnotherNodeHas(t *testing.T) {
-	if !long() {
-		t.Skip("set GATEHOUSE_TEST_ALL to place a sandbox by its driver")
-	}
-	t.Parallel()
-	if _, err := os.Stat(filepath.Join(engine(t), "gatehouse-runsc")); err != nil || os.Getuid() != 0 {
-		t.Skip("without gatehouse-runsc, or as an ordinary user")
-	}
-	nodes := startNodesIn(t, []string{"GATEHOUSE_RUNSC=/nonexistent"}, "sandbox")
-	token := administrator(t, nodes[0])
-	args := map[string]any{"driver": "gvisor"}
-	if got := nodes[0].callAs(t, token, "sandbox_create", args); strings.Contains(got, `"sandbox_id":"`) {
-		t.Errorf("no node has the driver: %.500s", got)
-	}
-	fourth := addNodeIn(t, nodes, filepath.Join(t.TempDir(), "fourth"), nil, "sandbox")
-	own := nodeID(t, fourth)
-	var made string
-	eventually(t, "a sandbox is created where the driver is", func() bool {
-		made = nodes[0].callAs(t, token, "sandbox_create", args)
-		return strings.Contains(made, `"sandbox_id":"`)
-	})
-	id := find(t, `"sandbox_id":"([^"]+)"`, made)
-	if !strings.HasSuffix(id, "_"+own) {
-		t.Errorf("the sandbox %s is not on node %s: %.300s", id, own, made)
-	}
-	got := nodes[1].callAs(t, token, "sandbox_exec", map[string]any{"sandbox_id": id, "command": "echo it is $((6*7))"})
-	if !strings.Contains(got, "it is 42") {
-		t.Errorf("a command in the sandbox by way of another node: %.500s", got)
 	}
 }

@@ -15,22 +15,14 @@ import (
 // addNode starts one more node, as startNodes does, and returns it when it serves.
 func addNode(t *testing.T, nodes []*node, dir string) *node {
 	t.Helper()
-	return addNodeIn(t, nodes, dir, nodes[0].env)
-}
-
-// addNodeIn is addNode in an environment of its own, with more modules.
-func addNodeIn(t *testing.T, nodes []*node, dir string, env []string, modules ...string) *node {
-	t.Helper()
-	n := &node{dir: dir, port: freePort(t), env: env, output: &lockedBuffer{}}
+	n := &node{dir: dir, port: freePort(t), env: nodes[0].env, output: &lockedBuffer{}}
 	if err := os.MkdirAll(filepath.Join(n.dir, "work"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	port := freePort(t)
 	n.url = "http://127.0.0.1:" + port + "/mcp"
-	n.start(t, slices.Concat([]string{"serve", "file", "dir"}, modules, []string{
-		"-d", filepath.Join(n.dir, "work"), "--http", "-p", port,
-		"--cluster", "test", "--cluster-listen", "127.0.0.1:" + n.port, "--join", "127.0.0.1:" + nodes[0].port,
-	})...)
+	n.start(t, "serve", "file", "dir", "-d", filepath.Join(n.dir, "work"), "--http", "-p", port,
+		"--cluster", "test", "--cluster-listen", "127.0.0.1:"+n.port, "--join", "127.0.0.1:"+nodes[0].port)
 	t.Cleanup(func() {
 		n.stop()
 		if t.Failed() {
