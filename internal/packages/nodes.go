@@ -432,34 +432,6 @@ func (h *Manager) Reclaim(ctx context.Context, id, job string) (done bool, err e
 	}
 }
 
-// AwaitSettled finishes or undoes what a node that has died was doing to packages, so that a job which was changing them
-// can begin again with those that are left. It waits until the lease of that node has ended.
-func (h *Manager) AwaitSettled(ctx context.Context, ids []string) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*packageLease)
-	defer cancel()
-	for _, id := range ids {
-		for {
-			p, err := h.findPackage(id)
-			if err != nil {
-				break // it was undone, or not begun
-			}
-			p.mu.Lock()
-			settled := p.rec.State == Installed
-			p.mu.Unlock()
-			if settled {
-				break
-			}
-			if err := p.settle(); err != nil {
-				h.log.Debug("a package is being changed", "package", id, "err", err)
-			}
-			if sleep(ctx, movePause) != nil {
-				return fmt.Errorf("package %s is still being changed: %w", id, context.Cause(ctx))
-			}
-		}
-	}
-	return nil
-}
-
 // declaredByNode reports whether by names the settings of another node of the cluster.
 func (h *Manager) declaredByNode(by string) bool {
 	c := h.opts.Cluster

@@ -28,7 +28,6 @@ func (k *manager) supplyTools() []tool.Tool {
 		tool.New(tool.Def{
 			Name: "package_sync", Title: "Install from a lock file",
 			Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Sync: true,
-			Restartable: true, // what it has done is no difference any more
 			Description: "Makes packages those of a lock file, after the user has agreed, or returns the " +
 				"differences. It " +
 				"returns a job.",
@@ -79,7 +78,7 @@ type syncIn struct {
 	Confirm string          `json:"confirm,omitempty" doc:"sync, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
 }
 
-func (k *manager) sync(ctx context.Context, c *tool.Call, in syncIn) (appliedOut, error) {
+func (k *manager) sync(_ context.Context, c *tool.Call, in syncIn) (appliedOut, error) {
 	if err := k.checkOperator(c); err != nil {
 		return appliedOut{}, err
 	}
@@ -89,18 +88,6 @@ func (k *manager) sync(ctx context.Context, c *tool.Call, in syncIn) (appliedOut
 	}
 	if err != nil {
 		return appliedOut{}, tool.Refuse(tool.CodeInvalidArguments, "lock: %v", err)
-	}
-	var ids []string
-	for _, p := range lock.Packages {
-		ids = append(ids, p.Name)
-		if s, err := packages.ParseSource(p.Source); err == nil && s.FromPath() {
-			tool.Stay(c) // no other node has the path
-		}
-	}
-	if _, again := tool.JobOf(c); again {
-		if err := k.cfg.Packages.AwaitSettled(ctx, ids); err != nil {
-			return appliedOut{}, err
-		}
 	}
 	steps, err := k.cfg.Packages.SyncSteps(lock)
 	if err != nil || in.DryRun || len(steps) == 0 {

@@ -2,7 +2,6 @@ package clustertest
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log"
@@ -140,24 +139,7 @@ func startTaskAs(t *testing.T, n *node, token, name, args string) string {
 	return find(t, `"taskId":"([a-z2-7]+_[a-z2-7]{10})"`, got)
 }
 
-// lockOf returns the lock file of a package.
-func lockOf(t *testing.T, n *node, token, id string) json.RawMessage {
-	t.Helper()
-	var a struct {
-		Result struct {
-			Structured struct {
-				Lock json.RawMessage `json:"lock"`
-			} `json:"structuredContent"`
-		} `json:"result"`
-	}
-	got := n.callAs(t, token, "package_lock", map[string]any{"ids": []string{id}})
-	if err := json.Unmarshal([]byte(got), &a); err != nil || a.Result.Structured.Lock == nil {
-		t.Fatalf("the lock file: %v in %.600s", err, got)
-	}
-	return a.Result.Structured.Lock
-}
-
-// TestOtherJobsAreTakenOver kills a node while it installs a package again and one from a lock file, creates a sandbox whose image is being
+// TestOtherJobsAreTakenOver kills a node while it installs a package again, creates a sandbox whose image is being
 // fetched, and follows a task of a remote server. Others go on with all of them under their ids; the remote server runs
 // its task once.
 func TestOtherJobsAreTakenOver(t *testing.T) {
@@ -197,50 +179,31 @@ func TestOtherJobsAreTakenOver(t *testing.T) {
 	end(nodes[0], jobIn(nodes[0].callAs(t, token, "package_install", args)), `"tools":[`)
 	end(nodes[0], jobIn(nodes[0].callAs(t, token, "package_install",
 		map[string]any{"id": "far", "source": "url:" + url, "confirm": "far"})), `"tools":[`)
-	synced, openSynced, startsSynced := slowPackage(t, "sy")
-	if err := os.WriteFile(openSynced, nil, 0o600); err != nil {
+	if err := os.Remove(open); err != nil {
 		t.Fatal(err)
 	}
-	end(nodes[0], jobIn(nodes[0].callAs(t, token, "package_install", synced)), `"tools":[`)
-	lock := lockOf(t, nodes[0], token, "sy")
-	nodes[0].callAs(t, token, "package_remove", map[string]any{"id": "sy", "confirm": "sy"})
-	for _, path := range []string{open, openSynced} {
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	before, beforeSynced := lines(starts), lines(startsSynced)
+	before := lines(starts)
 
 	remoteTask := startTaskAs(t, nodes[0], token, "far_held", `{}`)
 	box := startTaskAs(t, nodes[0], token, "sandbox_create", `{"template":"small"}`)
 	eventually(t, "the remote task and the image are in their middle", func() bool {
 		return held.runs.Load() == 1 && asked.Load() > 0
 	})
-	// Servers of packages have 30 s to start, so that these come last.
+	// The server of a package has 30 s to start, so that this comes last.
 	rebuild := jobIn(nodes[0].callAs(t, token, "package_rebuild", map[string]any{"id": "re", "confirm": "re"}))
-	sync := jobIn(nodes[0].callAs(t, token, "package_sync", map[string]any{"lock": lock, "confirm": "sync"}))
-	eventually(t, "the packages are in their middle", func() bool {
-		return lines(starts) > before && lines(startsSynced) > beforeSynced
-	})
+	eventually(t, "the package is in its middle", func() bool { return lines(starts) > before })
 	nodes[0].cmd.Process.Kill()
 	nodes[0].cmd.Wait()
-	wait, waitSynced, fetches := lines(starts), lines(startsSynced), asked.Load()
-	defer func() {
-		t.Logf("starts %d of %d, by the lock file %d of %d, fetches %d of %d, jobs %d", lines(starts), wait, lines(startsSynced),
-			waitSynced, asked.Load(), fetches, installs(nodes))
-	}()
-	eventually(t, "other nodes go on with all", func() bool {
-		return lines(starts) > wait && lines(startsSynced) > waitSynced && asked.Load() > fetches && installs(nodes) == 5
+	wait, fetches := lines(starts), asked.Load()
+	eventually(t, "other nodes go on with all three", func() bool {
+		return lines(starts) > wait && asked.Load() > fetches && installs(nodes) == 4
 	})
 	close(held.release)
 	close(serve)
-	for _, path := range []string{open, openSynced} {
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(open, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	for _, n := range nodes[1:] {
-		end(n, sync, `"action":"install"`)
 		end(n, rebuild, `"tools":[`)
 		end(n, remoteTask, "held to the end")
 		end(n, box, `"sandbox_id":"`)
