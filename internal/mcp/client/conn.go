@@ -442,8 +442,8 @@ func encodeMessage(id int64, method string, params json.RawMessage) []byte {
 // the burst at once. A server that floods the host waits, instead of taking the processor from others. It waits for a
 // batch at a time, because each wait of the host costs it more than a message does.
 const (
-	unaskedRate  = 500
-	unaskedBurst = 2000
+	unaskedRate  = 2000
+	unaskedBurst = 5000
 	unaskedBatch = 50
 
 	// Of messages that are too long so many bytes are read in a second, and so many at once.
