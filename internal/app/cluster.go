@@ -60,10 +60,15 @@ func (c *clusterNodes) clientOf(service string) *nodebus.Client {
 // ClusterFolder returns the folder of a node's own files.
 func ClusterFolder(data string) string { return filepath.Join(data, "cluster") }
 
-// openCluster joins the cluster of the settings. Without one it starts nothing.
+// openCluster joins the cluster of the settings. Without one it starts nothing. Other nodes reach a node by its HTTP
+// server, so a host without one, such as that of a client that starts it for itself, is none.
 func (a *App) openCluster(ctx context.Context) error {
 	c := a.cfg.Cluster
 	if c.Name == "" || a.opts.Private || a.opts.Alone != nil {
+		return nil
+	}
+	if !a.cfg.Listen.HTTP.Open {
+		a.log.Info("this host does not serve HTTP, so it is no node of the cluster of the settings", "cluster", c.Name)
 		return nil
 	}
 	o := cluster.Options{

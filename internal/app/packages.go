@@ -59,6 +59,10 @@ func (a *App) openPackages() (*packages.Manager, error) {
 			o.SettingsFile = a.nodes.ID() + ":" + o.SettingsFile
 		}
 	} else if sharesPackages(a.cfg.Folders) {
+		if o.Lazy {
+			a.log.Info("the packages belong to all nodes of a cluster, and this host is none: it serves none of them")
+			return nil, nil
+		}
 		return nil, fmt.Errorf("the packages in %s belong to all nodes of a cluster: use the host that is the node, or "+
 			"stop it and run gatehouse cluster leave", o.Folder)
 	}

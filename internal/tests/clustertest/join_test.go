@@ -65,6 +65,13 @@ func TestJoin(t *testing.T) {
 		n.awaitServing(t)
 	}
 
+	// A client that starts a host for itself on the machine of a node gets one, which is no node.
+	own := all[1].run(t, "serve", "file", "-d", filepath.Join(all[1].dir, "work"))
+	own.Stdin = strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"ping"}` + "\n")
+	if out, err := own.CombinedOutput(); err != nil || !strings.Contains(string(out), `"result":{}`) {
+		t.Errorf("a host over standard input and output on the machine of a node: %v\n%s", err, out)
+	}
+
 	overNATS, direct := all[2].id(t), all[1].id(t)
 	eventually(t, "the status says how calls go", func() bool {
 		out := all[0].command(t, "cluster", "status")
