@@ -125,8 +125,8 @@ func packagesByContext(
 func loadOf(t *testing.T, n *node, id string) string {
 	t.Helper()
 	for line := range strings.Lines(n.command(t, "cluster", "status")) {
-		if f := strings.Fields(line); len(f) > 7 && f[0] == id {
-			return f[7]
+		if f := strings.Fields(line); len(f) > 8 && f[0] == id {
+			return f[8]
 		}
 	}
 	return ""
