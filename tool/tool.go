@@ -83,8 +83,8 @@ type Def struct {
 	// Unstaged says why calls cannot be staged, if Staged is not set; "" means that their effects are not limited to
 	// folders.
 	Unstaged string
-	// Programs means that programs which the tool starts change folders. Such a call can be staged only on a machine that
-	// can give a program the view.
+	// Programs means that programs which the tool starts change folders. Such a call can be staged only on a machine
+	// that can give a program the view.
 	Programs bool
 	Handle   string // the argument that holds a handle; the call is routed to the node named in it
 	// Hosts means that the handler makes calls for its caller that count as the caller's own. It waits for its turn

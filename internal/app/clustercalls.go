@@ -85,8 +85,8 @@ func (a *App) joinBus(o *core.Options) {
 	a.closing("watches on other nodes", a.nodes.watches.close)
 }
 
-// sharedEvents are the subjects of the events that other nodes get. Those of calls are not among them, because there are
-// too many.
+// sharedEvents are the subjects of the events that other nodes get. Those of calls are not among them, because there
+// are too many.
 var sharedEvents = []string{
 	"session.*", "context.*", "config.*", "auth.*", "approval.*", "task.*", "package.*", "notification.*", "module.>",
 }

@@ -60,8 +60,8 @@ func ownFiles(f config.Folders, keyFile string) (all []string, err error) {
 }
 
 // SetAside makes this machine have no users, tokens, contexts, approvals and secrets of its own, in place of which a
-// node gets those of its cluster. With move they are moved to the folder that it returns, "" if there are none; otherwise
-// the error names them. The host must not run.
+// node gets those of its cluster. With move they are moved to the folder that it returns, "" if there are none;
+// otherwise the error names them. The host must not run.
 func SetAside(f config.Folders, keyFile string, move bool) (folder string, err error) {
 	all, err := ownFiles(f, keyFile)
 	if err != nil || len(all) == 0 {

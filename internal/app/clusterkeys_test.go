@@ -123,8 +123,8 @@ func TestSealedStateOfAllNodes(t *testing.T) {
 	}
 }
 
-// TestKeysOfSecretsAreRotated has all nodes find at once that the key of the secrets is old. Each reads all secrets all the
-// time, and has the new key in the end.
+// TestKeysOfSecretsAreRotated has all nodes find at once that the key of the secrets is old. Each reads all secrets all
+// the time, and has the new key in the end.
 func TestKeysOfSecretsAreRotated(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup

@@ -117,8 +117,8 @@ func TestEditorToolsSeeTheTask(t *testing.T) {
 	}
 }
 
-// With stage.unattended set to all, a caller whose client cannot ask a person is staged, and one whose client can is not; a rule
-// that allows comes first, and what cannot be staged waits for an operator.
+// With stage.unattended set to all, a caller whose client cannot ask a person is staged, and one whose client can is
+// not; a rule that allows comes first, and what cannot be staged waits for an operator.
 func TestUnattendedCallersAreStaged(t *testing.T) {
 	cfg := settings(t)
 	if err := overlay.Probe(filepath.Join(t.TempDir(), "probe"), false); err != nil {

@@ -180,8 +180,8 @@ func (b *Bucket) lastAgain(ctx context.Context, key string) (*jetstream.RawStrea
 	}
 }
 
-// CreateNext writes a record that does not exist, if the newest record of the bucket has the revision last, and returns its
-// revision. It is refused to a writer that does not know the newest record, even if records were removed since.
+// CreateNext writes a record that does not exist, if the newest record of the bucket has the revision last, and returns
+// its revision. It is refused to a writer that does not know the newest record, even if records were removed since.
 func (b *Bucket) CreateNext(ctx context.Context, key string, value []byte, last uint64) (uint64, error) {
 	subject := "$KV." + b.n.stream(b.name) + "."
 	ack, err := b.n.js.Publish(ctx, subject+encodeKey(key), value,
@@ -243,9 +243,9 @@ func (b *Bucket) Confirmed(ctx context.Context, key string) (Record, error) {
 	}
 }
 
-// Unchanged returns nil if the newest record of a bucket has a revision, 0 if it has none, which most nodes have agreed to:
-// unlike the answer of Get this cannot be old. It costs a write, of a message that is no record. ErrConflict means that
-// there is a later record, or that one is being written.
+// Unchanged returns nil if the newest record of a bucket has a revision, 0 if it has none, which most nodes have agreed
+// to: unlike the answer of Get this cannot be old. It costs a write, of a message that is no record. ErrConflict means
+// that there is a later record, or that one is being written.
 func (b *Bucket) Unchanged(ctx context.Context, last uint64) error {
 	subject := "$KV." + b.n.stream(b.name) + "."
 	_, err := b.n.js.Publish(ctx, subject+unchangedSubject, nil,

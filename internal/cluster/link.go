@@ -89,8 +89,8 @@ func readFrame(r io.Reader) (f frame, err error) {
 	return f, err
 }
 
-// cutFrame returns the frame at the beginning of b, of which it is a part, and its size. If b is too short for the frame
-// it returns the size alone, or 0.
+// cutFrame returns the frame at the beginning of b, of which it is a part, and its size. If b is too short for the
+// frame it returns the size alone, or 0.
 func cutFrame(b []byte) (f frame, size int, err error) {
 	if len(b) < 4 {
 		return f, 0, nil

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// A stream can have a connection of its own beside the link of two nodes. The goroutine that reads the stream then reads
-// the connection, and the one that writes it writes the connection, so that a short request wakes no other goroutine of
-// either host. Each such connection begins as a link does, but for the first frame of the end that connected, which opens
-// the stream. It fails when the link does, which alone notices that the other end is silent.
+// A stream can have a connection of its own beside the link of two nodes. The goroutine that reads the stream then
+// reads the connection, and the one that writes it writes the connection, so that a short request wakes no other
+// goroutine of either host. Each such connection begins as a link does, but for the first frame of the end that
+// connected, which opens the stream. It fails when the link does, which alone notices that the other end is silent.
 
 const (
 	maxSingle   = 64 // connections of single streams between two nodes

@@ -404,8 +404,8 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 	return d.record(r, began, res, err, cause)
 }
 
-// handleNode returns what follows the last "_" of the call's handle, which names its node on a host that is one of several;
-// "" without a handle.
+// handleNode returns what follows the last "_" of the call's handle, which names its node on a host that is one of
+// several; "" without a handle.
 func (r *Request) handleNode() string {
 	if r.Entry.Tool == nil || r.Entry.Tool.Handle == "" {
 		return ""

@@ -10,8 +10,8 @@ import (
 	"gatehouse/tool"
 )
 
-// A call whose job is to run again passes the rules as they are then. A rule that asks is content with the approval that
-// the call had.
+// A call whose job is to run again passes the rules as they are then. A rule that asks is content with the approval
+// that the call had.
 func TestReadmit(t *testing.T) {
 	tools := []tool.Tool{made("w_do", tool.Writes, func(context.Context, *tool.Call) (tool.Result, error) {
 		return printableText("done")

@@ -32,7 +32,8 @@ type place struct {
 	revision uint64
 }
 
-// places are where packages run, as this node knows it. Nothing is decided by it: a place is changed by compare-and-set.
+// places are where packages run, as this node knows it. Nothing is decided by it: a place is changed by
+// compare-and-set.
 type places struct {
 	mu sync.Mutex
 	of map[string]place
@@ -323,8 +324,8 @@ func (h *Manager) checkPlacement(r *Record) error {
 // ModuleLabel is the label of nodes that serve packages.
 const ModuleLabel = "module=package"
 
-// PackageOf returns the package that a request is for, by the name of the tool or prompt or the address of the resource;
-// "" if it is for none.
+// PackageOf returns the package that a request is for, by the name of the tool or prompt or the address of the
+// resource; "" if it is for none.
 func (h *Manager) PackageOf(name string) string {
 	if h.opts.Cluster == nil {
 		return ""

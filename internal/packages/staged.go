@@ -319,7 +319,8 @@ func (h *Manager) EndTask(task string, all bool) {
 	ends.Wait()
 }
 
-// endClosedTasks ends the instances of tasks that are not open any more, such as those that another program has refused.
+// endClosedTasks ends the instances of tasks that are not open any more, such as those that another program has
+// refused.
 func (h *Manager) endClosedTasks() {
 	if h.opts.TaskOpen == nil {
 		return

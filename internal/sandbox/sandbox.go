@@ -45,8 +45,8 @@ type Spec struct {
 	Route  *Route   // has the sandbox's network lead to the host; see ErrNoMounts; nil means that it leads nowhere
 	Image  *Image   // its root file system; nil means the host's own programs
 	Strict bool     // only the system calls of the strict profile are allowed, see package seccomp
-	// Apart gives the sandbox processors beside the other programs of the host instead of among them, so that it answers
-	// while one of these calculates, as far as the driver has groups for that.
+	// Apart gives the sandbox processors beside the other programs of the host instead of among them, so that it
+	// answers while one of these calculates, as far as the driver has groups for that.
 	Apart bool
 	// KeepOwners has calls that change the owner of a file, or the user of a process, report success and do nothing.
 	// Without it they fail, because the sandbox has one user. Only the driver namespaces implements it.
@@ -58,9 +58,9 @@ type Spec struct {
 	// Users gives the sandbox users of its own instead of one, so that such calls have their effect. It excludes
 	// KeepOwners. Only a driver that is a UserRanges implements it.
 	Users *Users
-	// Owner has the code run as a user of the host, so that it owns the files of that user in mounts whose owners cannot
-	// be translated. nil means ids of its own. It excludes Users. A host that is an ordinary user ignores it, because the
-	// code is that user. Only the driver namespaces implements it.
+	// Owner has the code run as a user of the host, so that it owns the files of that user in mounts whose owners
+	// cannot be translated. nil means ids of its own. It excludes Users. A host that is an ordinary user ignores it,
+	// because the code is that user. Only the driver namespaces implements it.
 	Owner *Owner
 }
 

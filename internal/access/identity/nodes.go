@@ -68,8 +68,8 @@ type sealedLogin struct {
 	Person bool      `json:"person,omitempty"`
 }
 
-// sealLogin returns the secret of a login that every node accepts. Its first half is the cookie, to which the second one is
-// bound.
+// sealLogin returns the secret of a login that every node accepts. Its first half is the cookie, to which the second
+// one is bound.
 func (s *Service) sealLogin(a account, l Login, person bool) (secret string, err error) {
 	cookie := newCookie()
 	one := sealedLogin{ID: l.ID, User: l.User, Number: a.number, Epoch: a.epoch, Until: l.Until, Person: person}

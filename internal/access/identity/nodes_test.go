@@ -50,8 +50,8 @@ func twoNodes(t *testing.T, o Options) []*Service {
 	return all
 }
 
-// A link is opened at one node, and the login that it opens is one of all: with both halves, until it is ended at any node
-// or the password is changed.
+// A link is opened at one node, and the login that it opens is one of all: with both halves, until it is ended at any
+// node or the password is changed.
 func TestALoginByALinkIsThatOfAllNodes(t *testing.T) {
 	all := twoNodes(t, Options{Mode: Required})
 	a, b := all[0], all[1]

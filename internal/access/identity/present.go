@@ -9,9 +9,9 @@ import (
 )
 
 // Present returns a caller of an earlier time with the roles that its user has now. It refuses a caller whose user was
-// removed, or whose token was revoked, with a *tool.Refusal. A login that has ended refuses nothing, because who logs out
-// does not give up what was begun. A caller that is no user in the file, such as that of a provider or the host's own
-// user, is returned as it is.
+// removed, or whose token was revoked, with a *tool.Refusal. A login that has ended refuses nothing, because who logs
+// out does not give up what was begun. A caller that is no user in the file, such as that of a provider or the host's
+// own user, is returned as it is.
 func (s *Service) Present(ctx context.Context, who tool.Caller) (tool.Caller, error) {
 	db, err := s.store.reader()
 	if db == nil || err != nil {

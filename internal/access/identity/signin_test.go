@@ -12,7 +12,8 @@ import (
 	"gatehouse/internal/tests/oidctest"
 )
 
-// signingIn starts a host, or two of a cluster of which each serves every other request, with the real provider, at which it is registered.
+// signingIn starts a host, or two of a cluster of which each serves every other request, with the real provider, at
+// which it is registered.
 func signingIn(t *testing.T, nodes Nodes) (all []*Service, site *httptest.Server) {
 	t.Helper()
 	site = httptest.NewServer(alternate(&all))

@@ -93,15 +93,15 @@ type Options struct {
 	Default  Kind     // if no rule matches
 	// Staging are the contexts in which Stage applies if no rule matches.
 	Staging map[string]bool
-	// Unattended reports whether Stage also applies in a context, if no rule matches, to callers of which the host knows that
-	// no person is beside them, and with all also to those whose client cannot ask a person, and that are none. nil means in
-	// no context.
+	// Unattended reports whether Stage also applies in a context, if no rule matches, to callers of which the host
+	// knows that no person is beside them, and with all also to those whose client cannot ask a person, and that are
+	// none. nil means in no context.
 	Unattended func(context string) (known, all bool)
 	// Unstageable returns why a program that a call names cannot do its work where calls are staged, "" if it can; nil
 	// means that all can. Such a call asks instead.
 	Unstageable func(Command) string
-	// CannotStage returns why this host stages nothing or, with programs, no call that starts some, "" if it does; nil means
-	// that it does. It is called if a rule stages calls.
+	// CannotStage returns why this host stages nothing or, with programs, no call that starts some, "" if it does; nil
+	// means that it does. It is called if a rule stages calls.
 	CannotStage func(programs bool) string
 	// Host resolves the paths and commands in the arguments of a call, for expressions over op.paths
 	// and op.commands. With nil nothing can be resolved.

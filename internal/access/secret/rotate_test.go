@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// After a rotation the new key alone decrypts what is written; earlier keys still decrypt what was written before, also if
-// the process ended after the key was made.
+// After a rotation the new key alone decrypts what is written; earlier keys still decrypt what was written before, also
+// if the process ended after the key was made.
 func TestRotate(t *testing.T) {
 	dir := t.TempDir()
 	s, logins := In(dir, ""), Logins(dir, "")

@@ -43,7 +43,8 @@ type Store struct {
 
 // Shared changes files that several hosts have in common.
 type Shared interface {
-	// Change replaces a file by what change makes of its newest content, nil if there is none. It may call change again.
+	// Change replaces a file by what change makes of its newest content, nil if there is none. It may call change
+	// again.
 	Change(path string, change func(old []byte) ([]byte, error)) error
 	// Refresh gets the newest content of a file.
 	Refresh(path string) error

@@ -48,8 +48,8 @@ func Open(ctx context.Context, n *cluster.Node, mark string, paths map[string]st
 	return &Files{bucket: b, mark: mark, paths: paths}, nil
 }
 
-// Join makes a file of this node that of the cluster, or the cluster's that of this node. It returns an error if both have
-// one, and they differ.
+// Join makes a file of this node that of the cluster, or the cluster's that of this node. It returns an error if both
+// have one, and they differ.
 func (f *Files) Join(ctx context.Context, name string) error {
 	for {
 		r, err := f.bucket.Get(ctx, name)

@@ -40,11 +40,11 @@ type Bus struct {
 	Node func(id string) (known, alive bool)
 	// Peers returns the ids of the other members, in order.
 	Peers func() []string
-	// Resolve returns the node of a call that has no handle, such as of a browser by its name; "" means this one. nil means
-	// that all such calls run on this node.
+	// Resolve returns the node of a call that has no handle, such as of a browser by its name; "" means this one. nil
+	// means that all such calls run on this node.
 	Resolve func(ctx context.Context, r *bus.Request) (string, error)
-	// Lost reports whether a call whose node is not heard can be answered here, because what it names is known to be lost;
-	// nil means never.
+	// Lost reports whether a call whose node is not heard can be answered here, because what it names is known to be
+	// lost; nil means never.
 	Lost func(ctx context.Context, r *bus.Request) bool
 	// Transport reaches the handler of a node; the host of the URL is the node's id and ".node".
 	Transport http.RoundTripper

@@ -19,8 +19,8 @@ import (
 	"gatehouse/tool"
 )
 
-// Streams are the streams of this node over which calls are sent to others as frames. The goroutine of a call writes its
-// request and reads its answer.
+// Streams are the streams of this node over which calls are sent to others as frames. The goroutine of a call writes
+// its request and reads its answer.
 type Streams struct {
 	Dial func(node, service string) net.Conn // as cluster.Node.DialOwn: nil if none is ready
 
@@ -142,8 +142,8 @@ func (s *Streams) do(ctx context.Context, node string, r *bus.Request, n bus.Not
 	}
 }
 
-// exchange sends the request in c.out and reads the answer. answered means that the node has answered, so that the stream
-// can be used again.
+// exchange sends the request in c.out and reads the answer. answered means that the node has answered, so that the
+// stream can be used again.
 func (c *frameStream) exchange(n bus.Notes) (out bus.Outcome, err error, answered bool) {
 	if err := c.send(); err != nil {
 		return out, err, false

@@ -139,8 +139,8 @@ func (l *Log) begin(ctx context.Context, db *sql.DB) error {
 	}
 }
 
-// checkWhole returns an error that wraps cluster.ErrLost if the log does not reach the position of the file, by the word of
-// most nodes. l.mu must be held.
+// checkWhole returns an error that wraps cluster.ErrLost if the log does not reach the position of the file, by the
+// word of most nodes. l.mu must be held.
 func (l *Log) checkWhole(ctx context.Context, at uint64) error {
 	for sure := false; at > 0; {
 		_, err := l.bucket.Get(ctx, entryKey(at))

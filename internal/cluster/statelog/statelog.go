@@ -56,9 +56,9 @@ type stored struct {
 	Format   int    `json:"format,omitempty"` // see cluster.Format
 }
 
-// Open opens the log in a bucket, which it makes if it is missing. The code that opened it closes it after the trees. mark
-// is the path of a file in which this node stores which revisions it has seen, so that it says with cluster.ErrLost if the
-// cluster has lost some; "" means none.
+// Open opens the log in a bucket, which it makes if it is missing. The code that opened it closes it after the trees.
+// mark is the path of a file in which this node stores which revisions it has seen, so that it says with
+// cluster.ErrLost if the cluster has lost some; "" means none.
 func Open(ctx context.Context, n *cluster.Node, bucket, mark string, log *slog.Logger) (*Log, error) {
 	b, err := n.Bucket(ctx, bucket, cluster.BucketOptions{})
 	if err != nil {
@@ -87,8 +87,8 @@ func Open(ctx context.Context, n *cluster.Node, bucket, mark string, log *slog.L
 // markPause is how long revisions are not stored after they have changed.
 const markPause = time.Second
 
-// checkMark returns an error that wraps cluster.ErrLost if this node has seen a later revision of a mount than the cluster
-// has, by the word of most nodes.
+// checkMark returns an error that wraps cluster.ErrLost if this node has seen a later revision of a mount than the
+// cluster has, by the word of most nodes.
 func (l *Log) checkMark(ctx context.Context) error {
 	if l.mark == "" {
 		return nil

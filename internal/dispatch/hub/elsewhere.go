@@ -9,8 +9,8 @@ import (
 	"gatehouse/tool"
 )
 
-// A channel of a process is fed by the host of the process. The other hosts of a cluster have a feed of their own for it
-// while a client of theirs listens, which gets the messages from that host by Listen.
+// A channel of a process is fed by the host of the process. The other hosts of a cluster have a feed of their own for
+// it while a client of theirs listens, which gets the messages from that host by Listen.
 
 // Copy is a message of a channel, for another host.
 type Copy struct {
@@ -18,8 +18,8 @@ type Copy struct {
 	State   bool            `json:"state,omitempty"` // clients that subscribe later get it, too
 }
 
-// Elsewhere yields the messages of an owner's channel that is on another host, until ctx is done or the channel ends. It
-// returns nil without an error if the name does not lead to another host.
+// Elsewhere yields the messages of an owner's channel that is on another host, until ctx is done or the channel ends.
+// It returns nil without an error if the name does not lead to another host.
 type Elsewhere func(ctx context.Context, owner, name string) (iter.Seq[Copy], error)
 
 // openTime is how long another host may take to open a channel.

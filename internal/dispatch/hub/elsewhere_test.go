@@ -30,8 +30,8 @@ func from(h *Hub) Elsewhere {
 	}
 }
 
-// Clients of one host hear a channel that another one feeds: its state, its messages and its end. The other host feeds it
-// only while a client listens.
+// Clients of one host hear a channel that another one feeds: its state, its messages and its end. The other host feeds
+// it only while a client listens.
 func TestAChannelOfAnotherHost(t *testing.T) {
 	there := open(t, Options{})
 	here := open(t, Options{Elsewhere: from(there.hub)})

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// escapes are attempts to change something outside of the view, each of which says "escaped" if it could. R is the path of
-// the folder, O that of a file outside, and P the number of a process of the host.
+// escapes are attempts to change something outside of the view, each of which says "escaped" if it could. R is the path
+// of the folder, O that of a file outside, and P the number of a process of the host.
 const escapes = `
 import fcntl, json, os, socket, ctypes, stat, sys
 R, O, P = sys.argv[1], sys.argv[2], sys.argv[3]

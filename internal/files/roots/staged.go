@@ -21,7 +21,8 @@ type View interface {
 	// Mount returns a folder or a file of the view, whose path has no links, as a mount for a program that has another
 	// root and may outlive the call. The caller closes it.
 	Mount(real string, write bool) (*os.File, error)
-	// Private returns the path of a folder for what a program writes that is none of the changes, which the caller makes.
+	// Private returns the path of a folder for what a program writes that is none of the changes, which the caller
+	// makes.
 	Private(name string) string
 }
 

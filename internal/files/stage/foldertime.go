@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// folderTime is the time of a folder that contains names of a plan and stays. Each name that is put in its place changes
-// that time, though a program that wrote the file in the folder would not have changed it.
+// folderTime is the time of a folder that contains names of a plan and stays. Each name that is put in its place
+// changes that time, though a program that wrote the file in the folder would not have changed it.
 type folderTime struct {
 	Layer int    `json:"layer"`
 	Name  string `json:"name"`

@@ -22,8 +22,8 @@ import (
 // attributeRecord begins the names of records with extended attributes, as in GNU tar and libarchive.
 const attributeRecord = "SCHILY.xattr."
 
-// packer writes the folder of a task to an archive. Paths are resolved below the folder, because programs of the task may
-// change it meanwhile.
+// packer writes the folder of a task to an archive. Paths are resolved below the folder, because programs of the task
+// may change it meanwhile.
 type packer struct {
 	ctx   context.Context // a field because each of its methods calls the next for a name
 	root  *os.Root

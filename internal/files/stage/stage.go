@@ -79,8 +79,8 @@ type Who struct{ Principal, Context, Client, Session string }
 // Options configures a Manager. Dir is required.
 type Options struct {
 	Dir string
-	// Copies reports that views cannot be file systems here. Then they are those of file tools alone, see package merged,
-	// and no program runs in one. nil means that they can.
+	// Copies reports that views cannot be file systems here. Then they are those of file tools alone, see package
+	// merged, and no program runs in one. nil means that they can.
 	Copies func() bool
 	Covers func() []string   // what children must not see
 	Lives  func(string) bool // reports whether a session exists; nil means that none ends
@@ -360,7 +360,8 @@ type Choice struct {
 	then func(*Task, []Change, *Result) error // is called with what was chosen, and the result, while the task is locked
 }
 
-// Accept copies changes of a task to the folders. A task of which nothing is left is closed, unless something runs in it.
+// Accept copies changes of a task to the folders. A task of which nothing is left is closed, unless something runs in
+// it.
 func (m *Manager) Accept(id string, c Choice) (r Result, err error) {
 	m.ending(id, false)
 	err = m.locked(id, func(t *Task, busy bool) error {

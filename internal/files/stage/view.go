@@ -241,8 +241,8 @@ func apart(all []Layer, from int) bool {
 	return true
 }
 
-// extend adds the last layers of a task, from one on, to the view that is held. Programs that run in it do not see them.
-// l.mu is held.
+// extend adds the last layers of a task, from one on, to the view that is held. Programs that run in it do not see
+// them. l.mu is held.
 func (m *Manager) extend(l *live, from int) error {
 	t := l.task
 	p, err := m.plan(t)
@@ -371,8 +371,8 @@ func like(dir, of string) error {
 	return os.Chtimes(dir, info.ModTime(), info.ModTime())
 }
 
-// Layer returns the changes of a folder that is in the view of a task of copies, and the function that releases them; nil
-// for another task.
+// Layer returns the changes of a folder that is in the view of a task of copies, and the function that releases them;
+// nil for another task.
 func (v *View) Layer(real string) (*merged.Layer, func() error, error) {
 	l := v.live
 	l.mu.Lock()

@@ -438,9 +438,9 @@ func encodeMessage(id int64, method string, params json.RawMessage) []byte {
 	return append(b, '}', '\n')
 }
 
-// What a server sends beside answers, such as notifications, is read at this rate in messages a second, after as many as
-// the burst at once. A server that floods the host waits, instead of taking the processor from others. It waits for a
-// batch at a time, because each wait of the host costs it more than a message does.
+// What a server sends beside answers, such as notifications, is read at this rate in messages a second, after as many
+// as the burst at once. A server that floods the host waits, instead of taking the processor from others. It waits for
+// a batch at a time, because each wait of the host costs it more than a message does.
 const (
 	unaskedRate  = 2000
 	unaskedBurst = 5000

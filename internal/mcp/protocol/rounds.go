@@ -47,9 +47,9 @@ func (e *Engine) StartJob(
 	return job.ID(), nil
 }
 
-// createJob stores a job of a caller and counts it as long as its first round runs, with the bytes of its arguments: its
-// message has been answered, but what it passes, such as the input of a process, is still in memory. The error may be a
-// *limit.Busy.
+// createJob stores a job of a caller and counts it as long as its first round runs, with the bytes of its arguments:
+// its message has been answered, but what it passes, such as the input of a process, is still in memory. The error may
+// be a *limit.Busy.
 func (e *Engine) createJob(who *tool.Caller, rec jobs.Record, size int) (*jobs.Running, error) {
 	held, err := e.opts.Working.Acquire(who, 1)
 	if err != nil {

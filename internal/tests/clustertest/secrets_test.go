@@ -20,8 +20,8 @@ func (n *node) setSecret(t *testing.T, name, value string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// TestSecretsOnAllNodes sets secrets on different nodes at once; each node can decrypt all of them, a node that was away
-// gets what it missed, and none is written in the clear.
+// TestSecretsOnAllNodes sets secrets on different nodes at once; each node can decrypt all of them, a node that was
+// away gets what it missed, and none is written in the clear.
 func TestSecretsOnAllNodes(t *testing.T) {
 	t.Parallel()
 	nodes := startNodes(t)
