@@ -39,7 +39,8 @@ func (c *clusterNodes) channelElsewhere() hub.Elsewhere {
 		case !known:
 			return nil, nil
 		case !alive:
-			return nil, tool.Refuse(tool.CodeGone, "%s is on node %s, which is not heard; if the node has died, the process is lost",
+			return nil, tool.Refuse(tool.CodeGone, "%s is on node %s, which is not heard; if the node has died, the "+
+				"process is lost",
 				name, node)
 		}
 		lines, err := nodebus.OpenWatch(ctx, c.calls, node, channelPath, channelRequest{owner, name})

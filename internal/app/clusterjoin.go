@@ -69,7 +69,8 @@ func SetAside(f config.Folders, keyFile string, move bool) (folder string, err e
 	}
 	if !move {
 		return "", fmt.Errorf("this machine has users, contexts, approvals or secrets of its own, and gets those of the cluster: "+
-			"%s; with --set-aside these files are moved to a folder beside them, and are no longer used", strings.Join(all, ", "))
+			"%s; with --set-aside these files are moved to a folder beside them, and are no longer used",
+			strings.Join(all, ", "))
 	}
 	folder = filepath.Join(f.Data, "before-cluster-"+time.Now().UTC().Format("20060102T150405"))
 	if err := os.Mkdir(folder, 0o700); err != nil {

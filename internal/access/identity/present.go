@@ -20,7 +20,8 @@ func (s *Service) Present(ctx context.Context, who tool.Caller) (tool.Caller, er
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var revoked bool
-	err = db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM ended WHERE user = ? AND credential = ? AND credential LIKE 't!_%' ESCAPE '!')",
+	err = db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM ended WHERE user = ? "+
+		"AND credential = ? AND credential LIKE 't!_%' ESCAPE '!')",
 		who.Principal, who.Credential).Scan(&revoked)
 	if err != nil {
 		return who, err

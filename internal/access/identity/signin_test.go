@@ -144,7 +144,8 @@ func logInNotBegunHere(t *testing.T, nodes Nodes) {
 	if status, to := theirs.open(t, back); status != 401 || to != "" {
 		t.Errorf("in another browser: %d %s", status, to)
 	}
-	if status, _ := mine.open(t, back); nodes == nil && status != 401 { // in a cluster a state is used up by its own browser
+	// In a cluster the browser holds the state, and the host records only that it was used.
+	if status, _ := mine.open(t, back); nodes == nil && status != 401 {
 		t.Errorf("after another browser used its state: %d", status)
 	}
 	if status, _ := mine.open(t, back); status != 401 {

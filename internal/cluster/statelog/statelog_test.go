@@ -59,7 +59,8 @@ func testLost(t *testing.T, n *cluster.Node) {
 	if err := os.WriteFile(mark, []byte(`{"m":3}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := reopen(); !errors.Is(err, cluster.ErrLost) || !strings.Contains(err.Error(), "revision 3 of m, of which the cluster has 2") {
+	if err := reopen(); !errors.Is(err, cluster.ErrLost) ||
+		!strings.Contains(err.Error(), "revision 3 of m, of which the cluster has 2") {
 		t.Errorf("the cluster lacks a revision: %v", err)
 	}
 }

@@ -57,7 +57,8 @@ func (p *factsPool) release(s *sharedFacts) {
 
 // pack drops what an idle session can do without: its own copy of the facts, and the place of requests. s.mu is held.
 func (s *Session) pack() {
-	if l := s.extra; l != nil && l.first[0].cancel == nil && l.first[1].cancel == nil && l.stop == nil && len(l.flights) == 0 && len(l.replies) == 0 &&
+	if l := s.extra; l != nil && l.first[0].cancel == nil && l.first[1].cancel == nil && l.stop == nil &&
+		len(l.flights) == 0 && len(l.replies) == 0 &&
 		len(l.streams) == 0 && len(l.subs) == 0 && l.nextID == 0 && l.nextReply == 0 {
 		s.extra = nil
 	}
