@@ -11,12 +11,14 @@ FUZZTIME ?= 1000x
 APT      := $(if $(filter 0,$(shell id -u)),,sudo) env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3
 
 export CGO_ENABLED ?= 0
+# Releases are built with it, and so is what tests build: with it everywhere, packages are compiled once.
+export GOFLAGS := -trimpath $(filter-out -trimpath,$(shell $(GO) env GOFLAGS))
 # The race detector reports a race at once. Without this each program that tests
 # start, and that is built with it, waits for a second before it ends.
 export GORACE ?= atexit_sleep_ms=0
 
 .PHONY: help run build runsc nats check test unit suite verify-race verify-sandboxes verify-suites verify-fuzz verify-cross verify-bench verify-browser \
-	verify-soak verify-redteam verify-cluster verify-packages verify-registry verify-relay verify-editor verify-code verify-release verify-knowledge verify-stage verify-models release releasetest screenshots setup format vet staticcheck fix tidy generate race programs norace sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
+	verify-soak verify-redteam verify-cluster verify-packages verify-registry verify-relay verify-editor verify-code verify-release verify-knowledge verify-stage verify-models release releasetest screenshots setup format vet staticcheck fix tidy generate race programs norace sandboxes suites fuzz benchonce benchbuild conformance bench soak redteam clean
 
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
@@ -59,31 +61,38 @@ LONG = race sandboxes suites fuzz cross bench soak redteam cluster packages regi
 
 check: format vet unit suite
 
-# All steps run even when one fails; the last line counts them. Those of BESIDE only compute: they get the
-# processor time that others leave while they wait, end before the suites, and are printed after them.
-FIRST  = setup format vet tidy generate
-BESIDE = staticcheck fix cross benchbuild fuzz benchonce
-TESTS  = race programs norace sandboxes
-LAST   = suites releasetest
-STEPS  = $(FIRST) $(BESIDE) $(TESTS) $(LAST)
+# All steps run even when one fails; the last line counts them. After the first they run in lanes beside each other,
+# because those that start programs wait more than they compute. These have the processors when they need them; the
+# others compute with the rest: race with a quarter at least, the last lane with what all leave.
+FIRST         = setup format vet tidy generate
+LANES         = programs boxes race beside
+LANE_programs = programs releasetest
+LANE_boxes    = sandboxes norace suites
+LANE_race     = race
+LANE_beside   = fuzz benchonce benchbuild fix staticcheck
+NICE_race     = nice -n 5
+NICE_beside   = nice -n 19
+IN_LANES      = $(foreach lane,$(LANES),$(LANE_$(lane)))
+STEPS         = $(FIRST) $(IN_LANES)
 
-# Runs steps one after the other, and writes "ok STEP" or "FAIL STEP" of each to a file below out/steps.
+# Runs steps one after the other with the priority of their lane. It writes "ok STEP" or "FAIL STEP" of each to a file
+# below out/steps, and says to the file 3 when each has ended.
 run-steps = for step in $(1); do \
 		echo "== $$step"; begin=$$(date +%s); \
-		if $(2) $(MAKE) --no-print-directory $$step; then word=ok; else word=FAIL; fi; \
-		echo "$$word $$step" >> out/steps/$(3); \
-		echo "== $$step: $$word, $$(($$(date +%s)-begin)) s"; \
+		if $(NICE_$(2)) $(MAKE) --no-print-directory $$step 3>&-; then word=ok; else word=FAIL; fi; \
+		echo "$$word $$step" >> out/steps/$(2); \
+		ended="== $$step: $$word, $$(($$(date +%s)-begin)) s"; echo "$$ended"; echo "$$ended" >&3; \
 	done
+run-lane = { $(call run-steps,$(LANE_$(1)),$(1)); } >out/$(1).log 2>&1 & lanes="$$lanes $$!";
 
 test:
 	@rm -rf out/again out/steps; mkdir -p out/steps; \
-	$(call run-steps,$(FIRST),,tests); \
-	{ $(call run-steps,$(BESIDE),nice -n 19,beside); } >out/beside.log 2>&1 & beside=$$!; \
-	trap 'pkill -P $$beside; kill $$beside; exit 130' INT TERM; \
-	$(call run-steps,$(TESTS),,tests); \
-	wait $$beside; cat out/beside.log; \
-	$(call run-steps,$(LAST),,tests); \
-	if grep -h ^FAIL out/steps/*; then grep -E '^(--- |)FAIL|^panic:|_test.go:[0-9]+:|^left in|^  /' out/beside.log | tail -30; fi; \
+	{ $(call run-steps,$(FIRST),first); } 3>/dev/null; \
+	exec 3>&1; lanes=; echo "== beside each other, with logs in out: $(IN_LANES)"; \
+	$(foreach lane,$(LANES),$(call run-lane,$(lane))) \
+	trap 'for lane in $$lanes; do pkill -P $$lane; kill $$lane; done; exit 130' INT TERM; \
+	wait $$lanes; cat $(LANES:%=out/%.log); \
+	if grep -h ^FAIL out/steps/*; then grep -hE '^(--- |)FAIL|^panic:|_test.go:[0-9]+:|^left in|^  /' $(LANES:%=out/%.log) | tail -30; fi; \
 	if [ -n "$$(cat out/again/* 2>/dev/null)" ]; then echo "failed at first, and run again:"; cat out/again/*; fi; \
 	passed=$$(cat out/steps/* | grep -c ^ok); failed=$$(cat out/steps/* | grep -c ^FAIL); \
 	echo "$$passed passed, $$failed failed"; [ $$failed -eq 0 ] && [ $$passed -eq $(words $(STEPS)) ]
@@ -170,14 +179,17 @@ format:
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
 	if [ -n "$$out" ]; then echo "gofmt would change:"; echo "$$out"; exit 1; fi
 
+# Compilers and checkers that collect garbage half as often take a tenth less processor time, and some memory.
+MEMORY = GOGC=200
+
 vet:
-	$(GO) vet ./...
+	$(MEMORY) $(GO) vet ./...
 
 staticcheck:
-	$(GO) tool staticcheck ./...
+	$(MEMORY) $(GO) tool staticcheck ./...
 
 fix:
-	$(GO) fix -diff ./...
+	$(MEMORY) $(GO) fix -diff ./...
 
 # -e: some newest versions of what only the tests of our dependencies need cannot
 # be had; that must not hide a difference, and a registry that failed must not
@@ -202,12 +214,13 @@ TIDY = .ci/tidy
 UNITS = $$($(GO) list ./... | grep -Ev 'internal/tests/conformance(/clients|/documented)?$$' $(SANDBOXES:%=| grep -v '%$$'))
 
 # go vet is a step of its own.
-GOTEST = $(GO) test -vet=off
+GOTEST = $(GO) test -vet=off $(TOOLS)
+TOOLS  = -toolexec='env $(MEMORY)'
 
 # Runs tests as GOTEST does, and those that fail once more, each by itself, unless they are more than three or
 # the detector found a race. make test names them at its end: such a test, or what it tests, is to be mended.
 AGAIN = mkdir -p out/again && $(TIDY) $(GO) tool gotestsum --format $(or $(1),pkgname) --format-icons text --hide-summary=skipped --rerun-fails=1 \
-	--rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report=out/again/$@ --packages="$(2)" -- -vet=off
+	--rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report=out/again/$@ --packages="$(2)" -- -vet=off $(TOOLS)
 
 # What make check leaves to make test: tests of whole programs, and those that wait for registries or devices.
 WAITING = ^(TestAServerOf(PyPI|ACrate|AGoModule)|TestABundleOfUV|TestAForeignServerRuns|TestOutboundGateway|TestFirmwareIsUpdated)$$
@@ -412,13 +425,9 @@ conformance:
 redteam:
 	$(GO) run ./internal/tests/repotest/redteam
 
-# One of each system besides this one; verify-cross builds for all processors.
-PLATFORMS = darwin/arm64 windows/amd64
+# TestOtherSystemsCompile of repotest checks the types for other systems, which takes seconds.
+PLATFORMS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 verify-cross:
-	$(MAKE) --no-print-directory cross PLATFORMS="linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64"
-
-# Nothing of these is run: without inlining and debugging information they are compiled in two thirds of the time.
-cross:
 	@for p in $(PLATFORMS); do \
 		echo $$p; \
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) build -gcflags='all=-l -dwarf=false' -o /dev/null ./cmd/... || exit 1; \

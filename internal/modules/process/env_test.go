@@ -81,7 +81,8 @@ func TestProgramsHaveTheEnvironmentOfTheirContext(t *testing.T) {
 // come in two parts, and on the screen of a terminal.
 func TestSecretsOfTheContextAreHiddenInWhatIsPrinted(t *testing.T) {
 	d := withEnvironment(t, "")
-	const says = `echo "a $TOKEN b"; printf 'correct '; sleep 0.1; printf 'horse battery'; echo; printf corr`
+	// The first part is long enough to be held until the next comes, however late that is.
+	const says = `echo "a $TOKEN b"; printf 'correct horse '; sleep 0.1; printf battery; echo; printf corr`
 	const want = "a [secret] b\n[secret]\ncorr"
 	if r := d.do("run", script(says, nil)); r.Output != want {
 		t.Errorf("a run says %q", r.Output)

@@ -144,8 +144,9 @@ func TestOnlyAdministratorsWhoAgreed(t *testing.T) {
 func TestUnitsAreStartedAndStopped(t *testing.T) {
 	machinetest.Need(t)
 	s := open(t, Config{})
-	unit := "/run/systemd/system/gatehouse-example.service"
-	text := "[Unit]\nDescription=Example of the tests\n[Service]\nExecStart=/bin/sh -c 'echo begun; exec sleep 1000'\n"
+	unit, begun := "/run/systemd/system/gatehouse-example.service", "/run/gatehouse-example.begun"
+	text := "[Unit]\nDescription=Example of the tests\n[Service]\nExecStart=/bin/sh -c 'echo begun; : >" +
+		begun + "; exec sleep 1000'\n"
 	if err := os.WriteFile(unit, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -165,6 +166,8 @@ func TestUnitsAreStartedAndStopped(t *testing.T) {
 	if len(list.Units) != 1 || list.Units[0].Sub != "running" {
 		t.Errorf("listed: %+v", list)
 	}
+	// The unit is active before its shell has printed anything.
+	await(t, "the unit prints", func() bool { _, err := os.Stat(begun); return err == nil })
 	out = unitOut{}
 	must(t, s, "system_unit_stop", &out, "unit", "gatehouse-example.service")
 	if out.Active == "active" || out.PID != 0 {

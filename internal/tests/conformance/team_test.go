@@ -26,8 +26,6 @@ import (
 // names the person.
 func TestTheTeamExample(t *testing.T) {
 	h := needFixture(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	var behind atomic.Pointer[httputil.ReverseProxy]
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		behind.Load().ServeHTTP(w, r)
@@ -43,10 +41,13 @@ func TestTheTeamExample(t *testing.T) {
 		"https://id.example.com":        oidctest.Start(t, resource),
 		"https://tools.example.com/mcp": resource,
 	})
-	bin, err := BuildGatehouse(ctx, home)
+	bin, err := BuildGatehouse(t.Context(), home)
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The program may have to be compiled, so the patience with its client begins here.
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	env := append(os.Environ(), "HOME="+home, "TMPDIR="+home, "XDG_RUNTIME_DIR=", "XDG_CONFIG_HOME=", "XDG_DATA_HOME=",
 		"XDG_STATE_HOME=", "XDG_CACHE_HOME=")
 	behind.Store(
