@@ -11,9 +11,11 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -103,14 +105,10 @@ func startEngine(ctx context.Context, o Options, id string, known *epochs) (*eng
 			"ca_file": e.auth.path("ca.pem"), "verify": true, "timeout": 5,
 		}
 	}
-	port, err := freePort()
-	if err != nil {
-		return nil, err
-	}
 	e.config = map[string]any{
 		"server_name":    id,
 		"host":           "127.0.0.1",
-		"port":           port, // the same when the engine is started again, so that its clients find it
+		"port":           anyPort,
 		"max_payload":    maxPayload,
 		"max_pending":    256 << 20,
 		"ping_interval":  "1s", // to other nodes as well: a cut is noticed
@@ -155,36 +153,46 @@ func reopenEngine(dir, program string) (*engine, error) {
 	if err := json.Unmarshal(raw, &e.config); err != nil {
 		return nil, err
 	}
-	e.config["port"], err = freePort()
-	return e, err
+	e.config["port"] = anyPort
+	return e, nil
 }
 
 // maxPayload bounds one message between nodes; longer ones are sent in parts.
 const maxPayload = 8 << 20
 
-// freePort returns a port of loopback that was free a moment ago.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}
+// anyPort makes the engine listen for clients at a port that is free. start stores which, because the engine must have
+// the same one when it is started again, so that its clients find it.
+const anyPort = -1
 
 func (e *engine) configFile() string { return filepath.Join(e.dir, "nats.json") }
 
-// start starts the process and, when it ends unasked, starts it again.
-func (e *engine) start(ctx context.Context) error {
+func (e *engine) writeConfig() error {
 	raw, err := json.MarshalIndent(e.config, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.Write(e.configFile(), raw); err != nil {
+	return atomicfile.Write(e.configFile(), raw)
+}
+
+// start starts the process and, when it ends unasked, starts it again.
+func (e *engine) start(ctx context.Context) error {
+	if err := e.writeConfig(); err != nil {
 		return err
 	}
 	wait, err := e.runEngine(ctx)
 	if err != nil {
+		return err
+	}
+	at, err := url.Parse(e.client)
+	if err == nil {
+		e.config["port"], err = strconv.Atoi(at.Port())
+	}
+	if err == nil {
+		err = e.writeConfig()
+	}
+	if err != nil {
+		e.restart()
+		wait()
 		return err
 	}
 	go func() {

@@ -159,7 +159,7 @@ func TestAnUpdateIsReviewedAndRolledBack(t *testing.T) {
 	h, dir := openHome(t, Options{}), t.TempDir()
 	write(t, dir, versioned(t, "1.0.0", "First.", false))
 	one := h.install(from("up", "folder:"+dir))
-	if _, err := h.Rollback(t.Context(), "up", nil); code(err) != "not_found" {
+	if _, err := h.Rollback(t.Context(), "up", "", nil); code(err) != "not_found" {
 		t.Errorf("a rollback without an update: %v", err)
 	}
 	write(t, dir, versioned(t, "2.0.0", "Second.", true))
@@ -184,7 +184,7 @@ func TestAnUpdateIsReviewedAndRolledBack(t *testing.T) {
 		t.Errorf("%v: previous %+v, want %s", err, three.Previous, one.Program)
 	}
 
-	back, err := h.Rollback(t.Context(), "up", nil)
+	back, err := h.Rollback(t.Context(), "up", "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestAnUpdateIsReviewedAndRolledBack(t *testing.T) {
 	if _, err := h.call("up", "echo", `{"text":"a"}`); err != nil {
 		t.Error(err)
 	}
-	if again, err := h.Rollback(t.Context(), "up", nil); err != nil || len(h.names()) != 16 ||
+	if again, err := h.Rollback(t.Context(), "up", "", nil); err != nil || len(h.names()) != 16 ||
 		len(again.Quarantined) != 0 {
 		t.Errorf("%v: %v, %v", err, h.names(), again.Quarantined)
 	}
@@ -208,7 +208,7 @@ func TestAnUpdateIsReviewedAndRolledBack(t *testing.T) {
 	if err := os.Remove(broken); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Rollback(t.Context(), "up", nil); err == nil {
+	if _, err := h.Rollback(t.Context(), "up", "", nil); err == nil {
 		t.Error("a broken program was brought back")
 	}
 	if got, err := h.call("up", "echo", `{"text":"as it was"}`); err != nil || !strings.Contains(got, "as it was") {

@@ -82,8 +82,26 @@ type Step struct {
 	record Record
 }
 
-// Steps compares declared packages with those that are installed. It changes nothing.
-func (h *Manager) Steps(declared []Declared) (steps []Step, err error) {
+// NeedsPath reports whether the step installs from a path of this machine.
+func (s *Step) NeedsPath() bool {
+	return (s.Action == ToInstall || s.Action == ToUpdate) && s.record.Source.FromPath()
+}
+
+// Part is what a job does of a comparison. The zero value is all of it, outside of a job.
+type Part struct {
+	Job  string   // for ReclaimAll
+	By   string   // the settings that declare the packages; "" for those of this host
+	Only []string // ids of packages; nil for all
+}
+
+func (w *Part) leavesOut(s Step) bool { return w.Only != nil && !slices.Contains(w.Only, s.ID) }
+
+// DeclaredBy returns the name of this host's settings, for Part.By.
+func (h *Manager) DeclaredBy() string { return h.opts.SettingsFile }
+
+// Steps compares declared packages with those that are installed. It changes nothing. by are the settings that declare
+// them; "" for those of this host.
+func (h *Manager) Steps(declared []Declared, by string) (steps []Step, err error) {
 	installed := map[string]Record{}
 	if all, err := h.List(); err != nil {
 		return nil, err
@@ -102,7 +120,7 @@ func (h *Manager) Steps(declared []Declared) (steps []Step, err error) {
 			return nil, invalid("package %s is declared twice", want.ID)
 		}
 		named[want.ID] = true
-		want.DeclaredBy = h.opts.SettingsFile
+		want.DeclaredBy = cmp.Or(by, h.opts.SettingsFile)
 		was, there := installed[want.ID]
 		if step, differs := compareRecords(was, want, there); differs {
 			steps = append(steps, step)
@@ -242,12 +260,14 @@ func describeRecord(mark string, r Record) (lines []string) {
 // missing, changes what differs, and removes packages that an earlier Apply installed
 // and that are no longer declared; their data are kept. Packages that were installed
 // otherwise stay. A step that fails does not prevent the others.
-func (h *Manager) Apply(ctx context.Context, declared []Declared, report Report) ([]Step, error) {
-	return h.applySteps(ctx, declared, nil, report)
+func (h *Manager) Apply(ctx context.Context, declared []Declared, work Part, report Report) ([]Step, error) {
+	return h.applySteps(ctx, declared, work, work.leavesOut, report)
 }
 
 // applySteps leaves out the steps for which skip returns true.
-func (h *Manager) applySteps(ctx context.Context, declared []Declared, skip func(Step) bool, report Report) ([]Step, error) {
+func (h *Manager) applySteps(
+	ctx context.Context, declared []Declared, work Part, skip func(Step) bool, report Report,
+) ([]Step, error) {
 	leave, err := h.addWork()
 	if err != nil {
 		return nil, err
@@ -255,19 +275,17 @@ func (h *Manager) applySteps(ctx context.Context, declared []Declared, skip func
 	defer leave()
 	h.applying.Lock()
 	defer h.applying.Unlock()
-	steps, err := h.Steps(declared)
+	steps, err := h.Steps(declared, work.By)
 	if err != nil {
 		return nil, err
 	}
-	if skip != nil {
-		steps = slices.DeleteFunc(steps, skip)
-	}
+	steps = slices.DeleteFunc(steps, skip)
 	var errs []error
 	for i := range steps {
 		if ctx.Err() != nil {
 			return steps[:i], context.Cause(ctx)
 		}
-		if err := h.applyStep(ctx, &steps[i], report); err != nil {
+		if err := h.applyStep(ctx, &steps[i], work.Job, report); err != nil {
 			steps[i].Error = shorten(err.Error(), 500)
 			errs = append(errs, fmt.Errorf("package %s: %w", steps[i].ID, err))
 		}
@@ -275,14 +293,17 @@ func (h *Manager) applySteps(ctx context.Context, declared []Declared, skip func
 	return steps, errors.Join(errs...)
 }
 
-func (h *Manager) applyStep(ctx context.Context, s *Step, report Report) error {
+func (h *Manager) applyStep(ctx context.Context, s *Step, job string, report Report) error {
+	if s.Action != ToSet {
+		s.record.Job = job
+	}
 	switch s.Action {
 	case ToInstall:
 		s.record.By = bySettings
 		_, err := h.Install(ctx, Plan{Record: s.record}, report)
 		return err
 	case ToRemove:
-		return h.Remove(s.ID, true)
+		return h.remove(s.ID, true, job)
 	}
 	_, err := h.changePackage(s.ID, Updating, func(p *managedPackage, was Record) error {
 		if was.State != Installed {
@@ -383,12 +404,12 @@ func (h *Manager) anotherNode(err error) bool {
 
 // applyDeclared applies the declared packages in the background and reports the result.
 func (h *Manager) applyDeclared() {
-	steps, err := h.applySteps(h.ctx, h.declaredNow(), h.declaredElsewhere, nil)
+	steps, err := h.applySteps(h.ctx, h.declaredNow(), Part{}, h.declaredElsewhere, nil)
 	for end := time.Now().Add(h.opts.Install); err != nil && h.anotherNode(err) && time.Now().Before(end); {
 		if sleep(h.ctx, applyPause) != nil {
 			return
 		}
-		steps, err = h.applySteps(h.ctx, h.declaredNow(), h.declaredElsewhere, nil)
+		steps, err = h.applySteps(h.ctx, h.declaredNow(), Part{}, h.declaredElsewhere, nil)
 	}
 	for _, s := range steps {
 		if s.Error == "" {

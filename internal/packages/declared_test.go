@@ -39,11 +39,11 @@ func TestDeclaredPackagesAreApplied(t *testing.T) {
 	bad.Command = filepath.Join(t.TempDir(), "missing")
 	apply := func(want []string, all ...Declared) {
 		t.Helper()
-		planned, err := h.Steps(all)
+		planned, err := h.Steps(all, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		steps, _ := h.Apply(t.Context(), all, nil)
+		steps, _ := h.Apply(t.Context(), all, Part{}, nil)
 		if got := actions(steps); !slices.Equal(got, want) || len(planned) != len(steps) {
 			t.Errorf("did %q, want %q, planned %q", got, want, actions(planned))
 		}
@@ -67,7 +67,7 @@ func TestDeclaredPackagesAreApplied(t *testing.T) {
 	}
 	a.Env = packagestest.Environment("good")
 	a.Env["SOME"] = "value-of-it"
-	if steps, err := h.Steps([]Declared{a, b}); err != nil || len(steps) != 1 || steps[0].Action != ToUpdate ||
+	if steps, err := h.Steps([]Declared{a, b}, ""); err != nil || len(steps) != 1 || steps[0].Action != ToUpdate ||
 		!slices.Contains(steps[0].Lines, "+ env SOME: set") ||
 		strings.Contains(strings.Join(steps[0].Lines, ""), "value-of-it") {
 		t.Errorf("planned %+v, %v", steps, err)
@@ -85,7 +85,7 @@ func TestDeclaredPackagesAreApplied(t *testing.T) {
 	if _, err := os.Stat(data); err != nil {
 		t.Errorf("its data are gone: %v", err)
 	}
-	if _, err := h.Steps([]Declared{a, a}); err == nil {
+	if _, err := h.Steps([]Declared{a, a}, ""); err == nil {
 		t.Error("a package may be declared twice")
 	}
 }
@@ -122,7 +122,7 @@ func TestHostsDoNotUndoEachOthersSettings(t *testing.T) {
 	run := func(as string, all ...Declared) []string {
 		t.Helper()
 		h.opts.SettingsFile = as
-		steps, err := h.applySteps(t.Context(), all, h.declaredElsewhere, nil)
+		steps, err := h.applySteps(t.Context(), all, Part{}, h.declaredElsewhere, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -466,7 +466,10 @@ func (p *managedPackage) reinstall(ctx context.Context, plan Plan, report Report
 
 // Remove stops a package and removes it. keepData leaves its data for the next package
 // with its id.
-func (h *Manager) Remove(id string, keepData bool) error {
+func (h *Manager) Remove(id string, keepData bool) error { return h.remove(id, keepData, "") }
+
+// remove is Remove in a job, for Reclaim.
+func (h *Manager) remove(id string, keepData bool, job string) error {
 	leave, err := h.addWork()
 	if err != nil {
 		return err
@@ -484,7 +487,7 @@ func (h *Manager) Remove(id string, keepData bool) error {
 	p.mu.Lock()
 	r := p.rec
 	p.mu.Unlock()
-	r.State, r.Keep = Removing, keepData
+	r.State, r.Keep, r.Job = Removing, keepData, job
 	if err := p.saveRecord(r); err != nil {
 		return err
 	}

@@ -296,7 +296,7 @@ func describeLocked(mark string, l *pins.Locked) (lines []string) {
 // Sync makes packages those of a lock file: it installs those that are missing, in the version and with the
 // digest of the lock file, updates those that have another digest, and approves exactly what the lock file does.
 // Other packages stay. A step that fails does not prevent the others.
-func (h *Manager) Sync(ctx context.Context, l pins.Lock, report Report) ([]Step, error) {
+func (h *Manager) Sync(ctx context.Context, l pins.Lock, work Part, report Report) ([]Step, error) {
 	leave, err := h.addWork()
 	if err != nil {
 		return nil, err
@@ -311,8 +311,14 @@ func (h *Manager) Sync(ctx context.Context, l pins.Lock, report Report) ([]Step,
 	var steps []Step
 	var errs []error
 	for _, p := range plans {
+		if work.leavesOut(p.step) {
+			continue
+		}
 		if ctx.Err() != nil {
 			return steps, context.Cause(ctx)
+		}
+		if p.step.Action != ToSet {
+			p.step.record.Job = work.Job
 		}
 		if err := h.syncOne(ctx, &p, report); err != nil {
 			p.step.Error = shorten(err.Error(), 500)

@@ -53,7 +53,7 @@ func TestALockFileInstallsTheSameElsewhere(t *testing.T) {
 	}
 	other := openHome(t, Options{Secrets: vault.Fill})
 	delete(l.Packages[0].Tools, "grown") // the lock file was reviewed
-	if _, err := other.Sync(t.Context(), l, nil); err != nil {
+	if _, err := other.Sync(t.Context(), l, Part{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	o, err := other.Info("up")
@@ -70,7 +70,7 @@ func TestALockFileInstallsTheSameElsewhere(t *testing.T) {
 	if _, err := other.Decide("up", nil, true, "", "me"); err != nil {
 		t.Fatal(err)
 	}
-	if steps, err := other.Sync(t.Context(), l, nil); err != nil || len(steps) != 1 || steps[0].Action != ToSet {
+	if steps, err := other.Sync(t.Context(), l, Part{}, nil); err != nil || len(steps) != 1 || steps[0].Action != ToSet {
 		t.Errorf("got %+v, %v", steps, err)
 	}
 	if got := other.changes("up"); !slices.Equal(got, []string{"up_grown new"}) {
@@ -79,7 +79,7 @@ func TestALockFileInstallsTheSameElsewhere(t *testing.T) {
 
 	write(t, dir, versioned(t, "1.0.0", "Evil.", true))
 	third := openHome(t, Options{Secrets: vault.Fill})
-	if _, err := third.Sync(t.Context(), l, nil); err == nil ||
+	if _, err := third.Sync(t.Context(), l, Part{}, nil); err == nil ||
 		!strings.Contains(err.Error(), "the lock file says sha256:") {
 		t.Errorf("a program with another digest: %v", err)
 	}

@@ -394,7 +394,12 @@ func (p *managedPackage) settle() error {
 		r.State, r.Job = Installed, "" // the job has not done it
 		err = p.saveRecord(r)
 	case Installing, Removing:
-		if err = p.manager.deleteRecord(p.id, stored); err == nil {
+		// The others remove what they have of it once there is no record, and must know then whether its data stay.
+		err = p.manager.forgetShared(p.id, r.Keep || r.State == Installing && p.manager.keptData(p.id))
+		if err == nil {
+			err = p.manager.deleteRecord(p.id, stored)
+		}
+		if err == nil {
 			p.dropHere()
 		}
 	}
@@ -430,6 +435,22 @@ func (h *Manager) Reclaim(ctx context.Context, id, job string) (done bool, err e
 			return false, context.Cause(ctx)
 		}
 	}
+}
+
+// ReclaimAll is Reclaim for all packages that a job was changing.
+func (h *Manager) ReclaimAll(ctx context.Context, job string) error {
+	for _, p := range h.sortedPackages() {
+		p.mu.Lock()
+		r := p.rec
+		p.mu.Unlock()
+		if r.Job != job || r.State == Installed {
+			continue
+		}
+		if _, err := h.Reclaim(ctx, p.id, job); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // declaredByNode reports whether by names the settings of another node of the cluster.

@@ -276,7 +276,7 @@ func TestATagThatMoves(t *testing.T) {
 	if got, err := h.call("boxed", "about", `{}`); err != nil || !strings.Contains(got, "newer") {
 		t.Errorf("got %s, %v", got, err)
 	}
-	i, err := h.Rollback(t.Context(), "boxed", nil)
+	i, err := h.Rollback(t.Context(), "boxed", "", nil)
 	if err != nil || i.Record.Digest != first {
 		t.Errorf("rolled back to %s, %v", i.Record.Digest, err)
 	}
@@ -284,7 +284,7 @@ func TestATagThatMoves(t *testing.T) {
 		t.Errorf("got %s, %v", got, err)
 	}
 	there := confined(t, Options{Images: at.options()})
-	if _, err := there.Sync(t.Context(), lock, nil); err != nil {
+	if _, err := there.Sync(t.Context(), lock, Part{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if i, err := there.Info("boxed"); err != nil || i.Record.Digest != first {

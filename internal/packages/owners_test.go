@@ -68,7 +68,7 @@ func imageUsers(t *testing.T) {
 		t.Fatalf("updated to %s, %v", i.Record.Digest, err)
 	}
 	works("updated")
-	if _, err := h.Rollback(t.Context(), "boxed", nil); err != nil {
+	if _, err := h.Rollback(t.Context(), "boxed", "", nil); err != nil {
 		t.Fatal(err)
 	}
 	works("rolled back")

@@ -110,7 +110,7 @@ func TestAnUpdateFromAnotherSourceIsHeldBack(t *testing.T) {
 	if err != nil || i.Record.Pins.Attested.Repository != evilRepo {
 		t.Errorf("an administrator accepts it: %+v, %v", i.Record.Pins.Attested, err)
 	}
-	if i, err = h.Rollback(t.Context(), "boxed", nil); err != nil || i.Record.Pins.Attested.Repository != annsRepo {
+	if i, err = h.Rollback(t.Context(), "boxed", "", nil); err != nil || i.Record.Pins.Attested.Repository != annsRepo {
 		t.Errorf("rolled back to %+v, %v", i.Record.Pins.Attested, err)
 	}
 }

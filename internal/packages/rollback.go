@@ -23,19 +23,20 @@ func previousOf(r *Record) *Previous {
 
 // Rollback brings back the program that the last update replaced, with what was approved of it. The
 // program that it replaces becomes the previous one, so that a second Rollback undoes the first. Data and
-// variables stay as they are. If the previous program does not start, the package is unchanged.
-func (h *Manager) Rollback(ctx context.Context, id string, report Report) (i Info, err error) {
+// variables stay as they are. If the previous program does not start, the package is unchanged. job is that in which it
+// is done, for Reclaim; "" for none.
+func (h *Manager) Rollback(ctx context.Context, id, job string, report Report) (i Info, err error) {
 	leave, err := h.addWork()
 	if err != nil {
 		return i, err
 	}
 	defer leave()
 	return h.changePackage(id, Updating, func(p *managedPackage, was Record) error {
-		return p.rollback(ctx, was, report)
+		return p.rollback(ctx, was, job, report)
 	})
 }
 
-func (p *managedPackage) rollback(ctx context.Context, was Record, report Report) error {
+func (p *managedPackage) rollback(ctx context.Context, was Record, job string, report Report) error {
 	prev := was.Previous
 	switch {
 	case was.State != Installed:
@@ -66,13 +67,13 @@ func (p *managedPackage) rollback(ctx context.Context, was Record, report Report
 	now := was
 	now.Source, now.Command, now.Args, now.Program = prev.Source, prev.Command, prev.Args, prev.Program
 	now.Shared, now.Writable, now.Installed, now.By = prev.Shared, prev.Writable, prev.Installed, prev.By
-	now.Digest, now.Image = prev.Digest, prev.Image
+	now.Digest, now.Image, now.Job = prev.Digest, prev.Image, job
 	now.Version, now.Server, now.Pins, now.Previous = prev.Version, prev.Server, prev.Pins.Clone(), previousOf(&was)
 	if err := p.ensureProgram(ctx, &now); err != nil {
 		return err
 	}
 	updating := was
-	updating.State = Updating
+	updating.State, updating.Job = Updating, job
 	if err := p.saveRecord(updating); err != nil {
 		return err
 	}

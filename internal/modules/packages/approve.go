@@ -38,7 +38,7 @@ func (k *manager) approvalTools() []tool.Tool {
 		tool.New(tool.Def{
 			Name: "package_rollback", Title: "Roll a package back",
 			Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
-			Task:    tool.TaskNever, Sync: true,
+			Task:    tool.TaskNever, Restartable: true, Sync: true,
 			Description: "Brings back the version of a package that its last update replaced, " +
 				"with what was approved of " +
 				"it, after the user has agreed. It returns a job.",
@@ -175,15 +175,21 @@ type rollbackIn struct {
 	Confirm string `json:"confirm,omitempty" doc:"the id, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
 }
 
-func (k *manager) rollback(_ context.Context, c *tool.Call, in rollbackIn) (jobOut, error) {
+func (k *manager) rollback(ctx context.Context, c *tool.Call, in rollbackIn) (jobOut, error) {
 	if err := k.checkOperator(c); err != nil {
 		return jobOut{}, err
 	}
-	i, err := k.cfg.Packages.Info(in.ID)
+	i, done, err := k.reclaim(ctx, c, in.ID)
+	if err == nil && !done {
+		i, err = k.cfg.Packages.Info(in.ID)
+	}
 	if err != nil {
 		return jobOut{}, err
 	}
-	if i.Previous != nil {
+	if done, err = rolledBack(c, &i, done); err != nil {
+		return jobOut{}, err
+	}
+	if i.Previous != nil && !done {
 		question := fmt.Sprintf("Bring back version %s of the package %s, in place of %s?",
 			cmp.Or(i.Previous.Version, "before"), in.ID, cmp.Or(i.Public.Version, "the present one"))
 		if err := confirm.Ask(c, in.ID, question, in.Confirm); err != nil {
@@ -192,11 +198,33 @@ func (k *manager) rollback(_ context.Context, c *tool.Call, in rollbackIn) (jobO
 	}
 	return k.startJob(c, "rollback of package "+in.ID, in.ID,
 		func(ctx context.Context, c *tool.Call, say packages.Report) (any, error) {
-			i, err := k.cfg.Packages.Rollback(ctx, in.ID, say)
+			if done {
+				return newInstalled(i), nil
+			}
+			job, _ := tool.JobOf(c)
+			i, err := k.cfg.Packages.Rollback(ctx, in.ID, job, say)
 			if err != nil {
 				return nil, err
 			}
 			k.publish("rolled_back", in.ID, c)
 			return newInstalled(i), nil
 		})
+}
+
+// rolledBack reports whether the call has done its rollback already, on a node that has died. A rollback that runs twice
+// undoes itself, so that the call records which programs it exchanges.
+func rolledBack(c *tool.Call, i *packages.Info, done bool) (bool, error) {
+	type exchange struct{ Present, Previous string } // the folder of each program, whose names are random
+	now := exchange{Present: i.Program}
+	if i.Previous != nil {
+		now.Previous = i.Previous.Program
+	}
+	was, err := tool.Once(c, "programs", func() (exchange, error) { return now, nil })
+	switch {
+	case err != nil || done || was == now:
+		return done, err
+	case was == exchange{now.Previous, now.Present}:
+		return true, nil
+	}
+	return false, tool.Refuse(tool.CodeStale, "package %s was changed since its rollback was asked for; nothing was done", i.ID)
 }

@@ -402,7 +402,7 @@ func (k *manager) choiceTools() []tool.Tool {
 		tool.New(tool.Def{
 			Name: "package_apply", Title: "Apply declared packages",
 			Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
-			Task:    tool.TaskNever, Sync: true,
+			Task:    tool.TaskNever, Restartable: true, Sync: true,
 			Description: "Makes the packages those that settings declare, after the user has agreed, or returns the " +
 				"differences. It returns a job.",
 			Help: "Packages that are missing are installed, those that differ are changed, and those that an earlier " +

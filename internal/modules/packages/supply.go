@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/access/confirm"
-	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/packages"
 	"gatehouse/internal/packages/pins"
 	"gatehouse/tool"
@@ -27,7 +25,7 @@ func (k *manager) supplyTools() []tool.Tool {
 		}, k.lockPackages),
 		tool.New(tool.Def{
 			Name: "package_sync", Title: "Install from a lock file",
-			Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Sync: true,
+			Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Restartable: true, Sync: true,
 			Description: "Makes packages those of a lock file, after the user has agreed, or returns the " +
 				"differences. It " +
 				"returns a job.",
@@ -78,7 +76,7 @@ type syncIn struct {
 	Confirm string          `json:"confirm,omitempty" doc:"sync, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
 }
 
-func (k *manager) sync(_ context.Context, c *tool.Call, in syncIn) (appliedOut, error) {
+func (k *manager) sync(ctx context.Context, c *tool.Call, in syncIn) (appliedOut, error) {
 	if err := k.checkOperator(c); err != nil {
 		return appliedOut{}, err
 	}
@@ -89,32 +87,17 @@ func (k *manager) sync(_ context.Context, c *tool.Call, in syncIn) (appliedOut, 
 	if err != nil {
 		return appliedOut{}, tool.Refuse(tool.CodeInvalidArguments, "lock: %v", err)
 	}
-	steps, err := k.cfg.Packages.SyncSteps(lock)
-	if err != nil || in.DryRun || len(steps) == 0 {
-		return appliedOut{Steps: append([]packages.Step{}, steps...)}, err
-	}
-	var said []string
-	for _, s := range steps {
-		said = append(said, s.Action+" "+s.ID)
-	}
-	question := fmt.Sprintf(
-		"Make packages those of the lock file? %s. Their programs run with the permissions of this host.",
-		displaytext.Cut(strings.Join(said, ", "), 600, "..."),
-	)
-	if err := confirm.Ask(c, "sync", question, in.Confirm); err != nil {
-		return appliedOut{}, err
-	}
-	started, err := k.startJob(c, "change of packages by a lock file", "",
-		func(ctx context.Context, c *tool.Call, say packages.Report) (any, error) {
-			done, err := k.cfg.Packages.Sync(ctx, lock, say)
-			for _, s := range done {
-				if s.Error == "" {
-					k.publish("synced", s.ID, c)
-				}
-			}
-			return appliedOut{Steps: append([]packages.Step{}, done...)}, err
-		})
-	return appliedOut{Steps: steps, Job: started.Job}, err
+	return k.change(ctx, c, severalPackages{
+		thing: "sync", title: "change of packages by a lock file", published: "synced",
+		question: func(steps string) string {
+			return fmt.Sprintf("Make packages those of the lock file? %s. Their programs run with the permissions of this host.",
+				steps)
+		},
+		compare: func(string) ([]packages.Step, error) { return k.cfg.Packages.SyncSteps(lock) },
+		run: func(ctx context.Context, work packages.Part, say packages.Report) ([]packages.Step, error) {
+			return k.cfg.Packages.Sync(ctx, lock, work, say)
+		},
+	}, in.DryRun, in.Confirm)
 }
 
 type whyIn struct {

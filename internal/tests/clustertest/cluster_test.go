@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,6 +89,17 @@ func freePort(t *testing.T) string {
 	}
 	t.Fatal("no port is free")
 	return ""
+}
+
+// ownAddress returns HOST:PORT at which no other program listens, also while that which the test starts there is down:
+// Linux has all addresses of 127.0.0.0/8, so that the host is one of this process alone.
+func ownAddress(t *testing.T) string {
+	t.Helper()
+	host := "127.0.0.1"
+	if pid := os.Getpid(); runtime.GOOS == "linux" {
+		host = fmt.Sprintf("127.%d.%d.%d", 64+pid>>16, pid>>8&255, pid&255) // a pid has 22 bits at most
+	}
+	return net.JoinHostPort(host, freePort(t))
 }
 
 var ports sync.Map // that freePort has returned

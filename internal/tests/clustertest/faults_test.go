@@ -62,7 +62,7 @@ func newFieldIn(t *testing.T, dir string, external bool) *field {
 	for i := range 3 {
 		m := &machine{
 			name: fmt.Sprint("m", i), id: strings.Repeat(string(rune('a'+i)), 10), program: program,
-			listen: "127.0.0.1:" + freePort(t), control: "127.0.0.1:" + freePort(t), output: &lockedBuffer{},
+			listen: ownAddress(t), control: ownAddress(t), output: &lockedBuffer{},
 		}
 		m.dir = filepath.Join(dir, m.name)
 		m.reached = f.net.listen(t, "", m.name, m.listen)
@@ -127,7 +127,7 @@ func (m *machine) nameNode(t *testing.T) {
 func (f *field) startServers(dir string) {
 	for i := range 3 {
 		s := &machine{
-			name: fmt.Sprint("s", i), listen: "127.0.0.1:" + freePort(f.t), control: "127.0.0.1:" + freePort(f.t),
+			name: fmt.Sprint("s", i), listen: ownAddress(f.t), control: ownAddress(f.t),
 			program: f.machines[0].program, output: &lockedBuffer{},
 		}
 		s.dir = filepath.Join(dir, s.name)

@@ -157,27 +157,12 @@ func TestOtherJobsAreTakenOver(t *testing.T) {
 	}
 	nodes := startNodesIn(t, []string{"GATEHOUSE_CONFIG=" + settings}, "package", "sandbox")
 	token := administrator(t, nodes[0])
-	end := func(n *node, job, want string) {
-		t.Helper()
-		var got string
-		eventually(t, "a job ends with "+want, func() bool {
-			got = n.callAs(t, token, "job_wait", map[string]any{"id": job, "seconds": 1})
-			return strings.Contains(got, want) || strings.Contains(got, `"isError":true`)
-		})
-		if !strings.Contains(got, want) {
-			t.Errorf("a job has ended with %.600s, want %s", got, want)
-		}
-	}
-	jobIn := func(answer string) string {
-		t.Helper()
-		return find(t, `"job":"([a-z2-7]+_[a-z2-7]{10})"`, answer)
-	}
 	args, open, starts := slowPackage(t, "re")
 	if err := os.WriteFile(open, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	end(nodes[0], jobIn(nodes[0].callAs(t, token, "package_install", args)), `"tools":[`)
-	end(nodes[0], jobIn(nodes[0].callAs(t, token, "package_install",
+	jobEnds(t, nodes[0], token, jobOf(t, nodes[0].callAs(t, token, "package_install", args)), `"tools":[`)
+	jobEnds(t, nodes[0], token, jobOf(t, nodes[0].callAs(t, token, "package_install",
 		map[string]any{"id": "far", "source": "url:" + url, "confirm": "far"})), `"tools":[`)
 	if err := os.Remove(open); err != nil {
 		t.Fatal(err)
@@ -190,7 +175,7 @@ func TestOtherJobsAreTakenOver(t *testing.T) {
 		return held.runs.Load() == 1 && asked.Load() > 0
 	})
 	// The server of a package has 30 s to start, so that this comes last.
-	rebuild := jobIn(nodes[0].callAs(t, token, "package_rebuild", map[string]any{"id": "re", "confirm": "re"}))
+	rebuild := jobOf(t, nodes[0].callAs(t, token, "package_rebuild", map[string]any{"id": "re", "confirm": "re"}))
 	eventually(t, "the package is in its middle", func() bool { return lines(starts) > before })
 	nodes[0].cmd.Process.Kill()
 	nodes[0].cmd.Wait()
@@ -204,9 +189,9 @@ func TestOtherJobsAreTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range nodes[1:] {
-		end(n, rebuild, `"tools":[`)
-		end(n, remoteTask, "held to the end")
-		end(n, box, `"sandbox_id":"`)
+		jobEnds(t, n, token, rebuild, `"tools":[`)
+		jobEnds(t, n, token, remoteTask, "held to the end")
+		jobEnds(t, n, token, box, `"sandbox_id":"`)
 	}
 	if n := held.runs.Load(); n != 1 {
 		t.Errorf("the remote server has run its task %d times", n)
