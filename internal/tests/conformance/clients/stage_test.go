@@ -4,14 +4,15 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"gatehouse/internal/exec/overlay"
 )
 
-// Claude Code writes in a context that stages: it is told so, and sees its own result, and the folder has it when a
-// person accepts it.
+// Claude Code writes by a file tool, a shell and a package in a context that stages: its model is told so of each call,
+// each sees what the others have changed, and the folder has it when a person accepts it.
 func TestClaudeCodeIsStaged(t *testing.T) {
 	tools, err := Open()
 	if err != nil {
@@ -34,13 +35,29 @@ func TestClaudeCodeIsStaged(t *testing.T) {
 		}
 	}
 	if err := os.WriteFile(filepath.Join(settings, "gatehouse.yaml"),
-		[]byte("contexts:\n- name: agent\n  modules: [file]\n  stage: true\n"), 0o600); err != nil {
+		[]byte("contexts:\n- name: agent\n  modules: [file, shell, package]\n  stage: true\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	model := NewModel(modelSteps([]tried{
-		{tool: "file_write", args: object{"path": "made.txt", "content": "made by an agent"}},
-		{tool: "file_read", args: object{"path": "made.txt"}},
-	}))
+	const told = `staged\W+in task st_`
+	steps := []tried{
+		{tool: "file_write", args: object{"path": "made.txt", "content": "made by an agent"}, facts: []string{told}},
+		{tool: "file_read", args: object{"path": "made.txt"}, facts: []string{"made by an agent"}},
+		{
+			tool: "shell_run", args: object{"command": "cat made.txt; echo by a shell >shell.txt"},
+			facts: []string{"made by an agent", told},
+		},
+		{
+			tool:  "notes_file_write",
+			args:  object{"path": filepath.Join(folder, "note.txt"), "content": "by a package"},
+			facts: []string{told},
+		},
+		{
+			tool: "notes_file_read", args: object{"path": filepath.Join(folder, "shell.txt")},
+			facts: []string{"by a shell"},
+		},
+		{tool: "shell_run", args: object{"command": "cat note.txt"}, facts: []string{"by a package"}},
+	}
+	model := NewModel(modelSteps(steps))
 	defer model.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -55,6 +72,7 @@ func TestClaudeCodeIsStaged(t *testing.T) {
 		}
 		return string(out)
 	}
+	ours("package", "add", "notes", "--yes", "--allow-folder", folder, "--", host, "serve", "-d", folder)
 	ours("connect", "claude-code", "--context", "agent", "--yes")
 	t.Cleanup(func() { // the client's forwarder started it
 		cmd := command(context.Background(), home, host, "daemon", "stop")
@@ -75,23 +93,35 @@ func TestClaudeCodeIsStaged(t *testing.T) {
 		t.Error(wrong)
 	}
 	given := model.Given()
-	if len(given) != 2 || !strings.Contains(given[0], `"staged":"in task st_`) ||
-		!strings.Contains(given[1], "made by an agent") {
+	if len(given) != len(steps) {
 		t.Fatalf("the model was given %q; the client said %s\nthe daemon: %s", given, tail(out), ours("daemon", "logs"))
 	}
-	made := filepath.Join(folder, "made.txt")
-	if _, err := os.Stat(made); err == nil {
-		t.Error("the folder has the file before it was accepted")
+	for i, step := range steps {
+		for _, fact := range step.facts {
+			if !regexp.MustCompile(fact).MatchString(plain(given[i])) {
+				t.Errorf("%s: the model is not told %s: %s", step.tool, fact, given[i])
+			}
+		}
+	}
+	want := map[string]string{"made.txt": "made by an agent", "shell.txt": "by a shell\n", "note.txt": "by a package"}
+	for name := range want {
+		if _, err := os.Stat(filepath.Join(folder, name)); err == nil {
+			t.Errorf("the folder has %s before it was accepted", name)
+		}
 	}
 	if list := ours("review"); !strings.Contains(list, "/agent") {
 		t.Errorf("gatehouse review: %s", list)
 	}
 	if shown := ours("review", "st_"); !strings.Contains(shown, "+made by an agent") ||
-		!strings.Contains(shown, "call file_write") {
+		!strings.Contains(shown, "call file_write") || !strings.Contains(shown, "notes_file_write") {
 		t.Errorf("gatehouse review st_: %s", shown)
 	}
-	ours("review", "accept", "st_")
-	if b, err := os.ReadFile(made); err != nil || string(b) != "made by an agent" {
-		t.Errorf("the folder has %q, %v", b, err)
+	if accepted := ours("review", "accept", "st_"); strings.Contains(accepted, "still run") { // the package is idle
+		t.Errorf("gatehouse review accept st_: %s", accepted)
+	}
+	for name, content := range want {
+		if b, err := os.ReadFile(filepath.Join(folder, name)); err != nil || string(b) != content {
+			t.Errorf("%s has %q, %v", name, b, err)
+		}
 	}
 }
