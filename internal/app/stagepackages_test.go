@@ -290,6 +290,29 @@ func TestAPackageWithEffectsOutsideAsks(t *testing.T) {
 	absent(t, filepath.Join(dir, "made"), filepath.Join(dir, "out"), filepath.Join(dir, "again"))
 }
 
+// An idle instance of a task does not keep the task open if another program, such as gatehouse review at a terminal,
+// accepts it.
+func TestAnAcceptanceElsewhereEndsIdleInstances(t *testing.T) {
+	a, client, dir, _ := stagingPackage(t)
+	made := filepath.Join(dir, "made")
+	client("ann").attack("write", made, "staged in task")
+	task := taskOf(t, a, "ann")
+	elsewhere := stage.New(stage.Options{Dir: StageFolder(a.cfg.Folders)})
+	r, err := elsewhere.Accept(task.ID, stage.Choice{By: "ann"})
+	if err != nil || len(r.Done) != 1 || r.Note != "" {
+		t.Errorf("accepted %+v, %v", r, err)
+	}
+	if a.stage.IsOpen(task.ID) {
+		t.Error("the task is open")
+	}
+	if _, err := os.Stat(made); err != nil {
+		t.Error(err)
+	}
+	if names, err := filepath.Glob(filepath.Join(StageFolder(a.cfg.Folders), task.ID, "end-idle")); len(names) > 0 {
+		t.Errorf("%v is left, %v", names, err)
+	}
+}
+
 // The instance of a task ends if another program closes the task.
 func TestAStagedInstanceEndsWithItsTask(t *testing.T) {
 	a, client, dir, _ := stagingPackage(t)

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -363,7 +364,9 @@ type Choice struct {
 // Accept copies changes of a task to the folders. A task of which nothing is left is closed, unless something runs in
 // it.
 func (m *Manager) Accept(id string, c Choice) (r Result, err error) {
-	m.ending(id, false)
+	if err := m.endIdle(id); err != nil {
+		return r, err
+	}
 	err = m.locked(id, func(t *Task, busy bool) error {
 		if _, err := t.recover(); err != nil { // of a host that was killed
 			return err
@@ -447,6 +450,55 @@ func inside(dir, p string) bool {
 // Refuse drops what a task has changed.
 func (m *Manager) Refuse(id, by string) error {
 	return m.end(id, Refused, "refused by "+by)
+}
+
+const (
+	idleFile  = "end-idle" // in the folder of a task: another program asks its host to end what has nothing to do
+	idleCheck = 500 * time.Millisecond
+	idleEnds  = 15 * time.Second // for a host to answer and for its programs to exit
+)
+
+// endIdle ends programs of a task that have nothing to do. If they are those of another process, it asks that by a file,
+// which the host removes when they have exited. If none does in time, what runs is told of as that of any other call.
+func (m *Manager) endIdle(id string) error {
+	if m.opts.Ending != nil {
+		m.ending(id, false)
+		return nil
+	}
+	t, err := m.load(id)
+	if err != nil || t.State != Open || len(overlay.Users(t.dir+"/")) == 0 {
+		return err
+	}
+	asked := filepath.Join(t.dir, idleFile)
+	if err := os.WriteFile(asked, nil, 0o600); err != nil {
+		return err
+	}
+	for end := time.Now().Add(idleEnds); time.Now().Before(end); time.Sleep(idleCheck / 10) {
+		if _, err := os.Stat(asked); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+	}
+	if err := os.Remove(asked); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// answerIdle ends programs that have nothing to do of the tasks for which another process asked by endIdle.
+func (m *Manager) answerIdle() {
+	m.mu.Lock()
+	ids := slices.Collect(maps.Keys(m.live))
+	m.mu.Unlock()
+	for _, id := range ids {
+		asked := filepath.Join(m.opts.Dir, id, idleFile)
+		if _, err := os.Stat(asked); err != nil {
+			continue
+		}
+		m.ending(id, false)
+		if err := os.Remove(asked); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			m.opts.Log.Error("a request to end idle programs cannot be answered", "task", id, "err", err)
+		}
+	}
 }
 
 // ending has programs of a task ended.

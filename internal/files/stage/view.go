@@ -558,22 +558,27 @@ func (l *live) oldest(at time.Time) time.Time {
 	return at
 }
 
-// Run ends views that are not used, and drops tasks that expired, until ctx is done.
+// Run ends views that are not used, drops tasks that expired, and answers other programs that ask for the end of idle
+// ones, until ctx is done.
 func (m *Manager) Run(ctx context.Context) error {
-	tick := time.NewTicker(time.Minute)
+	tick, asked := time.NewTicker(time.Minute), time.NewTicker(idleCheck)
 	defer tick.Stop()
+	defer asked.Stop()
 	defer m.closeViews(true)
 	if err := m.Recover(); err != nil {
 		m.opts.Log.Error("tasks could not be recovered", "err", err)
 	}
-	for n := 1; ; n++ {
+	for n := 1; ; {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-asked.C:
+			m.answerIdle()
+			continue
 		case <-tick.C:
 		}
 		m.closeViews(false)
-		if n%60 == 0 {
+		if n++; n%60 == 0 {
 			if err := m.Recover(); err != nil {
 				m.opts.Log.Error("tasks could not be examined", "err", err)
 			}
