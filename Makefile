@@ -61,39 +61,40 @@ LONG = race sandboxes suites fuzz cross bench soak redteam cluster packages regi
 
 check: format vet unit suite
 
-# All steps run even when one fails; the last line counts them. After the first they run in lanes beside each other,
-# because those that start programs wait more than they compute. These have the processors when they need them; the
-# others compute with the rest: race with a quarter at least, the last lane with what all leave. Sandboxes come last in
-# theirs, so that they use what was compiled for race.
-FIRST         = setup format vet tidy generate
-LANES         = programs suites race beside
+# All steps run even when one fails; the last line counts them. They run in lanes beside each other, first those that
+# install and compile, then the tests. Tests that start programs wait more than they compute: they have the processors
+# when they need them, race has a quarter at least, and the last lane what all leave. Sandboxes come after the suites,
+# so that they use what was compiled for race.
+FIRST         = setup rules
+THEN          = programs suites race beside
+LANE_setup    = setup
+LANE_rules    = format vet tidy generate
 LANE_programs = programs releasetest
 LANE_suites   = suites norace sandboxes
 LANE_race     = race
-LANE_beside   = fuzz benchonce benchbuild fix staticcheck
+LANE_beside   = staticcheck fix benchbuild benchonce fuzz
 NICE_race     = nice -n 5
 NICE_beside   = nice -n 19
-IN_LANES      = $(foreach lane,$(LANES),$(LANE_$(lane)))
-STEPS         = $(FIRST) $(IN_LANES)
+steps-of      = $(foreach lane,$(1),$(LANE_$(lane)))
+STEPS         = $(call steps-of,$(FIRST) $(THEN))
 
-# Runs steps one after the other with the priority of their lane. It writes "ok STEP" or "FAIL STEP" of each to a file
-# below out/steps, and says to the file 3 when each has ended.
-run-steps = for step in $(1); do \
+# Runs the steps of a lane one after the other. It writes "ok STEP" or "FAIL STEP" of each to a file below out/steps,
+# and says to the file 3 when each has ended.
+run-lane = { for step in $(LANE_$(1)); do \
 		echo "== $$step"; begin=$$(date +%s); \
-		if $(NICE_$(2)) $(MAKE) --no-print-directory $$step 3>&-; then word=ok; else word=FAIL; fi; \
-		echo "$$word $$step" >> out/steps/$(2); \
+		if $(NICE_$(1)) $(MAKE) --no-print-directory $$step 3>&-; then word=ok; else word=FAIL; fi; \
+		echo "$$word $$step" >> out/steps/$(1); \
 		ended="== $$step: $$word, $$(($$(date +%s)-begin)) s"; echo "$$ended"; echo "$$ended" >&3; \
-	done
-run-lane = { $(call run-steps,$(LANE_$(1)),$(1)); } >out/$(1).log 2>&1 & lanes="$$lanes $$!";
+	done; } >out/$(1).log 2>&1 & lanes="$$lanes $$!";
+run-lanes = echo "== beside each other, with logs in out: $(call steps-of,$(1))"; lanes=; \
+	$(foreach lane,$(1),$(call run-lane,$(lane))) wait $$lanes; cat $(1:%=out/%.log)
 
 test:
-	@rm -rf out/again out/steps; mkdir -p out/steps; \
-	{ $(call run-steps,$(FIRST),first); } 3>/dev/null; \
-	exec 3>&1; lanes=; echo "== beside each other, with logs in out: $(IN_LANES)"; \
-	$(foreach lane,$(LANES),$(call run-lane,$(lane))) \
+	@rm -rf out/again out/steps; mkdir -p out/steps; exec 3>&1; \
 	trap 'for lane in $$lanes; do pkill -P $$lane; kill $$lane; done; exit 130' INT TERM; \
-	wait $$lanes; cat $(LANES:%=out/%.log); \
-	if grep -h ^FAIL out/steps/*; then grep -hE '^(--- |)FAIL|^panic:|_test.go:[0-9]+:|^left in|^  /' $(LANES:%=out/%.log) | tail -30; fi; \
+	$(call run-lanes,$(FIRST)); \
+	$(call run-lanes,$(THEN)); \
+	if grep -h ^FAIL out/steps/*; then grep -hE '^(--- |)FAIL|^panic:|_test.go:[0-9]+:|^left in|^  /' $(THEN:%=out/%.log) | tail -30; fi; \
 	if [ -n "$$(cat out/again/* 2>/dev/null)" ]; then echo "failed at first, and run again:"; cat out/again/*; fi; \
 	passed=$$(cat out/steps/* | grep -c ^ok); failed=$$(cat out/steps/* | grep -c ^FAIL); \
 	echo "$$passed passed, $$failed failed"; [ $$failed -eq 0 ] && [ $$passed -eq $(words $(STEPS)) ]
