@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +15,7 @@ func call(w Environment) *cobra.Command {
 	var t target
 	var text string
 	var full, noWait bool
+	var operatorWait time.Duration
 	c := &cobra.Command{
 		Use:   "call TOOL [key=value...]",
 		Short: "Call one tool",
@@ -30,6 +32,10 @@ If the call continues as a job, the command waits for its end and prints its
 progress to standard error. With --no-wait it prints the job's id, for
 "gatehouse call job_wait". An interrupt ends the waiting; job_cancel ends the job.
 
+A call that a rule has an operator approve waits for the decision, until the host
+ends the request after an hour, or for the time of --wait. The command prints how
+to decide. Then, and on an interrupt before the decision, the call is withdrawn.
+
 Exit codes: 0 the tool succeeded, 1 the tool failed, 2 the command line is wrong,
 3 no server could be reached.`,
 		Example: `  gatehouse call file_read path=README.md
@@ -43,6 +49,9 @@ Exit codes: 0 the tool succeeded, 1 the tool failed, 2 the command line is wrong
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
+			if operatorWait < 0 {
+				return usagef("--wait must not be negative; 0 waits as long as the host does")
+			}
 			if noWait && !t.running() {
 				return usagef("--no-wait needs a server that keeps running: --url, --unix or --daemon")
 			}
@@ -51,7 +60,7 @@ Exit codes: 0 the tool succeeded, 1 the tool failed, 2 the command line is wrong
 				return err
 			}
 			defer end()
-			f := &follower{stderr: w.Err, client: cl, stays: t.running()}
+			f := &follower{stderr: w.Err, client: cl, stays: t.running(), operator: operatorWait}
 			r, err := callTool(c.Context(), w, cl, entry, args[1:], text)
 			if err == nil && !noWait {
 				r, err = f.follow(c.Context(), r)
@@ -66,6 +75,8 @@ Exit codes: 0 the tool succeeded, 1 the tool failed, 2 the command line is wrong
 	c.Flags().StringVar(&text, "json", "", "all arguments as one JSON `object`, - reads it from standard input")
 	c.Flags().BoolVar(&full, "full", false, "print the whole result as JSON")
 	c.Flags().BoolVar(&noWait, "no-wait", false, "print the job's id if the tool starts a job")
+	c.Flags().DurationVar(&operatorWait, "wait", 0, "how long to wait for an operator's decision (default 1h, after which "+
+		"the host ends the request)")
 	t.register(c.Flags())
 	c.ValidArgsFunction = t.toolNames(w)
 	completeContext(c, w)

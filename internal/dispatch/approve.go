@@ -49,7 +49,7 @@ type Pending struct {
 }
 
 func (p *Pending) Error() string {
-	said := "waits for an operator's approval, " + p.Approval.ID
+	said := approvals.Waits(p.Approval.ID)
 	if p.Reason != "" {
 		said += ": " + p.Reason
 	}

@@ -57,7 +57,7 @@ func (p *managedPackage) launchServer(
 	soon, cancel := context.WithTimeoutCause(
 		ctx,
 		p.manager.opts.Begin,
-		fmt.Errorf("it was not ready within %v", p.manager.opts.Begin),
+		fmt.Errorf("it was not ready within %v (modules.package.begin in the settings)", p.manager.opts.Begin),
 	)
 	defer cancel()
 	if err := u.connectServer(soon, r.Server.Protocol); err != nil {

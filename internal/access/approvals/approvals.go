@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"regexp"
 	"sync"
 	"time"
 
@@ -167,6 +168,21 @@ func (b *Store) Replicate(replicate func(*sqlfile.File) error) error { return re
 
 // Close closes the file.
 func (b *Store) Close() error { return b.file.Close() }
+
+const waits = "waits for an operator's approval, "
+
+var awaited = regexp.MustCompile(waits + `(ap_[A-Z2-7]+)`)
+
+// Waits says that a call waits for a request to be decided.
+func Waits(id string) string { return waits + id }
+
+// Awaited returns the id of the request that a text of Waits begins with or contains, or "".
+func Awaited(text string) string {
+	if m := awaited.FindStringSubmatch(text); m != nil {
+		return m[1]
+	}
+	return ""
+}
 
 // Ask adds a pending request. Run calls decided once, after the request has been decided or has
 // expired. The error is a *TooLong if the command of the call cannot be shown in full; then no request

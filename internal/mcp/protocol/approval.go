@@ -1,8 +1,12 @@
 package protocol
 
 import (
+	"context"
+	"errors"
+
 	"gatehouse/internal/access/approvals"
 	"gatehouse/internal/dispatch"
+	"gatehouse/internal/dispatch/jobs"
 	"gatehouse/tool"
 )
 
@@ -24,7 +28,13 @@ func (r *request) awaitApproval(c *call, p *dispatch.Pending) {
 	}
 	t := c.currentTask()
 	t.run.Note(p.Error())
+	stop := context.AfterFunc(t.run.Context(), func() {
+		if errors.Is(context.Cause(t.run.Context()), jobs.ErrCancelled) { // no operator shall decide what does not run
+			r.e.work.Go(func() { r.e.opts.Calls.Withdraw(p) })
+		}
+	})
 	p.Then(func(ap approvals.Request) {
+		stop()
 		r.e.work.Go(func() { r.approvalDecided(c, t, ap) })
 	})
 }
