@@ -230,6 +230,15 @@ type jobState struct {
 	Started  time.Time         `json:"started"`
 	Ended    *time.Time        `json:"ended,omitempty"`
 	Progress progress.Progress `json:"progress"`
+	Node     string            `json:"node,omitempty"` // of the cluster
+}
+
+// shownJobs are the jobs of this node that the tree shows.
+type shownJobs struct {
+	changed chan struct{} // holds a token when they have changed, in a cluster
+
+	mu  sync.Mutex
+	all map[string]jobState
 }
 
 const endedShown = 50 // ended jobs that stay, of all owners
@@ -243,21 +252,16 @@ func (l *liveTree) showJob(who tool.Caller, job, title string) (show func(progre
 		Status:   "working",
 		Started:  time.Now().UTC(),
 		Progress: progress.Progress{Phases: []progress.Phase{}},
+		Node:     l.app.nodeName(),
 	}
 	write := func(change func()) {
 		mu.Lock()
 		defer mu.Unlock()
 		change()
-		if _, err := l.jobs.Update(context.Background(), state.Any, func(all *map[string]jobState) error {
-			if *all == nil {
-				*all = map[string]jobState{}
-			}
-			(*all)[job] = now
-			forgetEnded(*all)
-			return nil
-		}); err != nil {
-			l.app.log.Warn("a job is not shown", "job", job, "err", err)
-		}
+		l.changeJobs(func(all map[string]jobState) {
+			all[job] = now
+			forgetEnded(all)
+		})
 	}
 	return func(p progress.Progress) { write(func() { now.Progress = p }) }, func(err error) {
 		write(func() {
@@ -270,6 +274,37 @@ func (l *liveTree) showJob(who tool.Caller, job, title string) (show func(progre
 			}
 		})
 	}
+}
+
+// changeJobs changes the jobs of this node that the tree shows. In a cluster they are shown a moment later, because other
+// nodes are asked for theirs then.
+func (l *liveTree) changeJobs(change func(all map[string]jobState)) {
+	own := &l.ownJobs
+	own.mu.Lock()
+	if own.all == nil {
+		own.all = map[string]jobState{}
+	}
+	change(own.all)
+	own.mu.Unlock()
+	if l.app.nodes != nil {
+		select {
+		case own.changed <- struct{}{}:
+		default:
+		}
+		return
+	}
+	if err := l.jobs.Refresh(); err != nil {
+		l.app.log.Warn("jobs are not shown", "err", err)
+	}
+}
+
+// jobsNow returns the jobs of this node.
+func (l *liveTree) jobsNow() map[string]jobState {
+	l.ownJobs.mu.Lock()
+	defer l.ownJobs.mu.Unlock()
+	all := make(map[string]jobState, len(l.ownJobs.all))
+	maps.Copy(all, l.ownJobs.all)
+	return all
 }
 
 // forgetEnded removes all ended jobs except the newest.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -123,6 +124,45 @@ func TestSealedStateOfAllNodes(t *testing.T) {
 	}
 }
 
+// waitForUpgrade makes a node of the version before a member, beside which no key is made, and removes it.
+func waitForUpgrade(t *testing.T, nodes []*clusterNodes, key string) {
+	t.Helper()
+	members, err := nodes[0].Bucket(t.Context(), "members", cluster.BucketOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const id = "olderolder"
+	r, err := members.Create(t.Context(), id, []byte(`{"id":"`+id+`","host":"attic","version":"0.1.0","member":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	know := func(want bool) {
+		for _, c := range nodes {
+			for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+				if known, _ := c.Known(id); known == want {
+					break
+				} else if time.Now().After(end) {
+					t.Fatal("a node does not know the members")
+				}
+			}
+		}
+	}
+	know(true)
+	for _, c := range nodes {
+		err := c.rotateSecrets(t.Context(), time.Nanosecond)
+		if err == nil || !strings.Contains(err.Error(), "node "+id+" (attic) has version 0.1.0") {
+			t.Errorf("a rotation beside an older node: %v", err)
+		}
+		if now, err := c.app.secretStore().Recipient(); err != nil || now != key {
+			t.Errorf("the key beside an older node is %s, was %s, %v", now, key, err)
+		}
+	}
+	if err := members.Delete(t.Context(), id, r); err != nil {
+		t.Fatal(err)
+	}
+	know(false)
+}
+
 // TestKeysOfSecretsAreRotated has all nodes find at once that the key of the secrets is old. Each reads all secrets all
 // the time, and has the new key in the end.
 func TestKeysOfSecretsAreRotated(t *testing.T) {
@@ -159,6 +199,7 @@ func TestKeysOfSecretsAreRotated(t *testing.T) {
 	if now, err := nodes[0].app.secretStore().Recipient(); err != nil || now != first {
 		t.Errorf("a key that is not old was replaced by %s, %v", now, err)
 	}
+	waitForUpgrade(t, nodes, first)
 	reads := func(c *clusterNodes) error {
 		got, err := c.app.secretStore().Get("A")
 		if err == nil && got.Reveal() != "one" {

@@ -24,6 +24,7 @@ const (
 	buildMembers   = "builds"
 	sandboxMembers = "sandboxes"
 	sessionMembers = "sessions"
+	jobMembers     = "jobs"
 )
 
 // nodeName returns the node on which the members of live mounts are; "" without a cluster.
@@ -46,6 +47,8 @@ func (l *liveTree) serveMembers(w http.ResponseWriter, r *http.Request) {
 		all = l.sandboxesNow()
 	case sessionMembers:
 		all = l.sessionsNow()
+	case jobMembers:
+		all = l.jobsNow()
 	default:
 		http.NotFound(w, r)
 		return

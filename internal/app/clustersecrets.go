@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -132,7 +133,33 @@ func RotateSecrets(f config.Folders, keyFile string) error {
 			"cannot change it on all: on every node write a new key as the first line that is a key, keep the old one "+
 			"below it, and then change any secret", keyFile)
 	}
+	if mark, _ := sharedFilesOf(f); filelog.Has(mark) {
+		raw, err := cluster.Visit(context.Background(), ClusterFolder(f.Data), StatusTopic, nil)
+		if err != nil {
+			return fmt.Errorf("whether all nodes of the cluster can read secrets during the rotation is not known: %w", err)
+		}
+		var nodes []NodeStatus
+		if err := json.Unmarshal(raw, &nodes); err != nil {
+			return err
+		}
+		for i := range nodes {
+			if err := WaitsForUpgrade(&nodes[i].Peer); err != nil {
+				return err
+			}
+		}
+	}
 	return s.Rotate("", s.Logins())
+}
+
+// WaitsForUpgrade returns an error if the key of the secrets must not be changed because of a node: between the change of
+// the key and that of what is encrypted with it, a node of the version before could read none. What is known of a member
+// that is not heard it recorded when it was started last.
+func WaitsForUpgrade(p *cluster.Peer) error {
+	if !p.Member || p.Keys {
+		return nil
+	}
+	return fmt.Errorf("the key of the secrets is not changed while node %s (%s) has version %s, which could not read secrets "+
+		"meanwhile: upgrade it, or remove it with gatehouse cluster remove %s if it is gone", p.ID, p.Host, p.Version, p.ID)
 }
 
 // secretsLife is how long a key of the cluster encrypts secrets before a node makes another one, as keysLife for sealed
@@ -148,6 +175,11 @@ func (c *clusterNodes) rotateSecrets(ctx context.Context, life time.Duration) er
 	changed, err := c.files.Changed(ctx, paths[secretsKey])
 	if err != nil || time.Since(changed) < life {
 		return err
+	}
+	for _, p := range c.Nodes() {
+		if err := WaitsForUpgrade(&p); err != nil {
+			return err
+		}
 	}
 	s := c.app.secretStore()
 	public, err := s.Recipient()

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"gatehouse/internal/access/identity"
-	"gatehouse/internal/state"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -56,15 +55,12 @@ func (a *App) openContextNames(who tool.Caller) (names []string) {
 
 // handJobsOver shows ended jobs to their new owner, if heir names one.
 func (l *liveTree) handJobsOver(heir module.Heir) {
-	if _, err := l.jobs.Update(context.Background(), state.Any, func(all *map[string]jobState) error {
-		for id, j := range *all {
+	l.changeJobs(func(all map[string]jobState) {
+		for id, j := range all {
 			if to := heir(j.Owner, j.Started); to != "" && j.Status != "working" {
 				j.Owner = to
-				(*all)[id] = j
+				all[id] = j
 			}
 		}
-		return nil
-	}); err != nil {
-		l.app.log.Warn("jobs of a removed user are not shown to the new owner", "err", err)
-	}
+	})
 }

@@ -59,7 +59,8 @@ type liveTree struct {
 	sandboxes     *state.Demand[sandboxState]
 	listSandboxes atomic.Pointer[func() []*manager.Box] // nil without the module sandbox
 
-	jobs    *state.Mount[map[string]jobState]
+	jobs    *state.Demand[jobState]
+	ownJobs shownJobs
 	notices *notification.Store // at /private/notifications
 	mail    *state.Mount[smtp.Kept]
 
@@ -169,6 +170,7 @@ func (a *App) openState(ctx context.Context) error {
 		closeLog = func() error { return errors.Join(shared.Close(), closeOwn()) }
 	}
 	t := &liveTree{app: a, state: state.New(o)}
+	t.ownJobs.changed = make(chan struct{}, 1)
 	t.watches.Elsewhere = a.nodes != nil
 	a.tree = t
 	a.addPart("state", func(ctx context.Context) error {
@@ -197,9 +199,11 @@ func (l *liveTree) mount(ctx context.Context) (err error) {
 	if l.contexts, err = attachMany[contextState](ctx, l, "contexts"); err != nil {
 		return err
 	}
-	if l.jobs, err = attachMany[jobState](ctx, l, "jobs"); err != nil {
+	shown, err := attachMany[jobState](ctx, l, "jobs")
+	if err != nil {
 		return err
 	}
+	l.jobs = state.OnDemand(shown, membersIdle, onAllNodes(l.app, jobMembers, l.jobsNow))
 	if l.sessions, err = attachMany[sessionState](ctx, l, "sessions"); err != nil {
 		return err
 	}

@@ -33,13 +33,20 @@ type eventFollower struct {
 	processes, sandboxes bool
 	// sessions is the same for sessions, whose events say themselves what has changed except on another node.
 	sessions bool
-	nodes    chan struct{} // holds a token when a node has appeared or died
+	// jobs is the same for jobs, of which nodes tell each other without an event; ownJobs if they are this node's.
+	jobs, ownJobs bool
+	jobsElsewhere chan struct{} // holds a token when jobs of another node have changed
+	nodes         chan struct{} // holds a token when a node has appeared or died
 }
+
+// jobsTopic is the topic on which a node tells the others that the jobs which it shows have changed.
+const jobsTopic = "shown-jobs"
 
 // newFollower follows events from now on.
 func newFollower(ctx context.Context, t *liveTree) *eventFollower {
 	f := &eventFollower{
 		tree: t, facts: make(chan bus.Event), newSessions: map[string]*sessionState{}, nodes: make(chan struct{}, 1),
+		jobsElsewhere: make(chan struct{}, 1),
 	}
 	for _, pattern := range []string{"context.*", "config.changed"} {
 		f.kinds = append(f.kinds, t.app.bus.Follow(ctx, pattern, factQueue))
@@ -54,6 +61,20 @@ func newFollower(ctx context.Context, t *liveTree) *eventFollower {
 			default:
 			}
 		})
+		stop, _, err := t.app.nodes.Follow(jobsTopic, func(from, _ string, _ []byte) {
+			if from == t.app.nodes.ID() {
+				return
+			}
+			select {
+			case f.jobsElsewhere <- struct{}{}:
+			default:
+			}
+		})
+		if err != nil {
+			t.app.log.Warn("jobs of other nodes are shown late", "err", err)
+		} else {
+			context.AfterFunc(ctx, stop)
+		}
 	}
 	return f
 }
@@ -77,7 +98,13 @@ func (e *eventFollower) followEvents(ctx context.Context) {
 		case fact := <-e.facts:
 			e.handleEvent(fact)
 		case <-e.nodes:
-			e.processes, e.sandboxes, e.sessions = true, true, true
+			e.processes, e.sandboxes, e.sessions, e.jobs = true, true, true, true
+			e.gather(nodeGather)
+		case <-e.jobsElsewhere:
+			e.jobs = true
+			e.gather(nodeGather)
+		case <-e.tree.ownJobs.changed:
+			e.jobs, e.ownJobs = true, true
 			e.gather(nodeGather)
 		case <-e.due:
 			e.due = nil
@@ -110,7 +137,7 @@ func (e *eventFollower) handleEvent(fact bus.Event) {
 
 // gather writes the changes after a pause in which more can arrive.
 func (e *eventFollower) gather(pause time.Duration) {
-	if e.due == nil && (len(e.newSessions) > 0 || e.processes || e.sandboxes || e.sessions) {
+	if e.due == nil && (len(e.newSessions) > 0 || e.processes || e.sandboxes || e.sessions || e.jobs) {
 		e.due = time.After(pause)
 	}
 }
@@ -136,5 +163,15 @@ func (e *eventFollower) writeChanges(ctx context.Context) {
 			e.tree.app.log.Warn("sandboxes are not shown", "err", err)
 		}
 	}
-	e.processes, e.sandboxes, e.sessions = false, false, false
+	if e.ownJobs {
+		if err := e.tree.app.nodes.Publish(jobsTopic, nil); err != nil && ctx.Err() == nil {
+			e.tree.app.log.Warn("jobs of this node are shown late on others", "err", err)
+		}
+	}
+	if e.jobs {
+		if err := e.tree.jobs.Refresh(); err != nil && ctx.Err() == nil {
+			e.tree.app.log.Warn("jobs are not shown", "err", err)
+		}
+	}
+	e.processes, e.sandboxes, e.sessions, e.jobs, e.ownJobs = false, false, false, false, false
 }

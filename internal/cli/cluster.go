@@ -45,7 +45,8 @@ func clusterStatus(w Environment) *cobra.Command {
 the setting cluster.labels and of its machine) and the packages that run there. A
 package with labels runs on a node that has them all. PATH is how calls of the first
 node, which was asked, go to each other one: direct between their hosts, or over nats;
-why they do not go directly is below. Before the cluster serves the command says what
+why they do not go directly is below, and also which nodes are of an older version that
+the key of the secrets waits for. Before the cluster serves the command says what
 it waits for.`,
 		Example: `  gatehouse cluster status
   GATEHOUSE_CLUSTER_LABELS=zone=a,disk=fast gatehouse serve --http --cluster work --cluster-listen 10.0.0.1:7000
@@ -103,6 +104,9 @@ func printNodes(to io.Writer, nodes []app.NodeStatus) error {
 	for _, n := range nodes {
 		if n.Why != "" {
 			fmt.Fprintf(to, "Calls from %s to %s go over NATS and take longer: %s\n", nodes[0].ID, n.ID, n.Why)
+		}
+		if err := app.WaitsForUpgrade(&n.Peer); err != nil {
+			fmt.Fprintln(to, "At present", err)
 		}
 	}
 	return nil

@@ -27,6 +27,7 @@ type Peer struct {
 	Direct   string        `json:"direct,omitempty"`  // HOST:PORT for their hosts, without NATS
 	Key      string        `json:"key,omitempty"`     // hash of its certificate there
 	Single   bool          `json:"single,omitempty"`  // it accepts connections of single streams there
+	Keys     bool          `json:"keys,omitempty"`    // it reads secrets that are encrypted with an earlier key of several
 	Started  time.Time     `json:"started"`
 	Draining bool          `json:"draining,omitempty"`
 	Load     float64       `json:"load"`          // see SetLoad
@@ -169,6 +170,7 @@ func (p *peers) self() Peer {
 	self := Peer{
 		ID: p.n.id, Host: p.host, Boot: p.n.boot, Version: o.Version, Format: Format, Address: p.address,
 		Cluster: cmp.Or(o.Advertise, o.Listen), Started: p.started, Draining: p.draining.Load(), Alive: true,
+		Keys: true,
 	}
 	if own := p.n.direct.own.Load(); own != nil {
 		self.Direct, self.Key, self.Single = p.n.direct.address, own.hash, true

@@ -61,10 +61,22 @@ func TestJobsAreTakenOver(t *testing.T) {
 	nodes := startNodes(t, "package", "process")
 	token := administrator(t, nodes[0])
 	args, open, starts := slowPackage(t, "up")
+	const jobs = "gatehouse:///public/jobs"
+	on := listenAs(t, nodes[1], token, "", map[string]any{"resourceSubscriptions": []string{jobs}})
+	// Nodes do not know what a client has read elsewhere, so that it is told to read again.
+	eventually(t, "a client that subscribes is told to read", func() bool { return on.count("resources/updated") > 0 })
+	told := on.count("resources/updated")
 	begun := nodes[0].callAs(t, token, "package_install", args)
 	job := find(t, `"job":"([a-z2-7]+_[a-z2-7]{10})"`, begun)
 	lost := startJobAs(t, nodes[0], token)
 	eventually(t, "the installation has started the server", func() bool { return lines(starts) == 1 })
+	eventually(t, "a client of another node hears of the job", func() bool { return on.count("resources/updated") > told })
+	for _, n := range nodes {
+		eventually(t, "each node shows the job and its node", func() bool {
+			got := modernAs(t, n.url, token, "resources/read", jobs, map[string]any{"uri": jobs})
+			return strings.Contains(got, job) && strings.Contains(got, `\"node\": \"`+nodeID(t, nodes[0]))
+		})
+	}
 	checkWithoutRights := startInstallsWithoutRights(t, nodes[0], nodes[1])
 
 	nodes[0].cmd.Process.Kill()

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"gatehouse/internal/access/secret"
 )
 
 // olderCommit is what a node of the version before may be: the last commit whose nodes write no formats. When a version
@@ -40,7 +42,11 @@ func TestBesideAnOlderVersion(t *testing.T) {
 		t.Skip("set GATEHOUSE_TEST_ALL to build an older version")
 	}
 	older := olderProgram(t)
-	t.Run("one older", func(t *testing.T) { testBothVersions(t, startVersions(t, nil, [3]string{older, "", ""}, "process")) })
+	t.Run("one older", func(t *testing.T) {
+		nodes := startVersions(t, nil, [3]string{older, "", ""}, "process")
+		testRotationWaits(t, nodes)
+		testBothVersions(t, nodes)
+	})
 	t.Run("two older", func(t *testing.T) {
 		testBothVersions(t, startVersions(t, nil, [3]string{older, "", older}, "process"))
 	})
@@ -48,7 +54,34 @@ func TestBesideAnOlderVersion(t *testing.T) {
 		nodes := startVersions(t, nil, [3]string{older, older, older}, "process")
 		testUpgrade(t, nodes)
 		testBothVersions(t, nodes)
+		if status := nodes[0].command(t, "cluster", "status"); strings.Contains(status, "is not changed") {
+			t.Errorf("the status after the upgrade:\n%s", status)
+		}
+		nodes[0].command(t, "secret", "rotate")
 	})
+}
+
+// testRotationWaits asks for a new key of the secrets while a node could not read what is encrypted with the one before.
+func testRotationWaits(t *testing.T, nodes []*node) {
+	if out, err := nodes[1].setSecret(t, "SHARED", "value-of-SHARED"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	public := func() string {
+		p, err := secret.In(filepath.Join(nodes[1].dir, "config", "gatehouse"), "").Recipient()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	was, id := public(), nodeID(t, nodes[0])
+	out, err := nodes[1].run(t, "secret", "rotate").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "while node "+id) || public() != was {
+		t.Errorf("a rotation beside an older node: %v, %s", err, out)
+	}
+	if status := nodes[2].command(t, "cluster", "status"); strings.Count(status, "is not changed while") != 1 ||
+		!strings.Contains(status, "while node "+id) {
+		t.Errorf("the status beside an older node:\n%s", status)
+	}
 }
 
 // testBothVersions makes calls and changes users through every node, and looks for the result at every other one.
