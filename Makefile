@@ -91,7 +91,7 @@ run-lanes = echo "== beside each other, with logs in out: $(call steps-of,$(1))"
 
 test:
 	@rm -rf out/again out/steps; mkdir -p out/steps; exec 3>&1; \
-	trap 'for lane in $$lanes; do pkill -P $$lane; kill $$lane; done; exit 130' INT TERM; \
+	trap 'for lane in $$lanes; do pkill -P $$lane; kill $$lane; done 2>/dev/null; exit 130' INT TERM; \
 	$(call run-lanes,$(FIRST)); \
 	$(call run-lanes,$(THEN)); \
 	if grep -h ^FAIL out/steps/*; then grep -hE '^(--- |)FAIL|^panic:|_test.go:[0-9]+:|^left in|^  /' $(THEN:%=out/%.log) | tail -30; fi; \
