@@ -74,6 +74,7 @@ func (a *App) openCluster(ctx context.Context) error {
 	o := cluster.Options{
 		Name: c.Name, Listen: c.Listen, Advertise: c.Advertise, Direct: c.Direct, Join: c.Join, TokenFile: c.TokenFile,
 		TLS: c.TLS, Lease: c.Lease, Program: c.Program, Dir: ClusterFolder(a.cfg.Folders.Data), Version: Version, Log: a.log,
+		Behind: true, // until awaitCluster
 	}
 	if n := c.NATS; n.Address != "" {
 		o.External = &cluster.External{
@@ -128,6 +129,7 @@ func (a *App) awaitCluster(ctx context.Context) error {
 	if nodes == nil {
 		return nil
 	}
+	nodes.CaughtUp()
 	told := time.Now()
 	for err := nodes.Fresh(); err != nil; err = nodes.Fresh() { // most nodes are there, and hear this one in a moment
 		if time.Since(told) > 5*time.Second {

@@ -66,6 +66,10 @@ type Options struct {
 	// that was suspended may not have counted that time by its monotonic clock.
 	Now func() time.Time
 
+	// Behind means that the host has files of which others count on it, and calls CaughtUp once it has told with
+	// SetApplied what it had applied of each.
+	Behind bool
+
 	Version string // of the host, which other nodes see
 	// Dial connects to the hosts of other nodes; nil means that of net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)

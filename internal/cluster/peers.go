@@ -62,6 +62,7 @@ type peers struct {
 	labels   atomic.Pointer[[]string]
 	started  time.Time
 	double   atomic.Bool // another process has this node's id
+	behind   atomic.Bool // see Options.Behind; CaughtUp clears it
 
 	mu       sync.Mutex
 	seq      uint64
@@ -100,11 +101,13 @@ type heard struct {
 
 func newPeers(n *Node) *peers {
 	host, _ := os.Hostname()
-	return &peers{
+	p := &peers{
 		n: n, host: host, lease: n.opts.Lease, started: time.Now().UTC(), sent: map[uint64]moment{}, heard: map[string]*heard{},
 		applied: map[string]uint64{}, members: map[string]Peer{}, removed: map[string]bool{}, out: make(chan struct{}),
 		changed: make(chan struct{}),
 	}
+	p.behind.Store(n.opts.Behind)
+	return p
 }
 
 // hearsTopic is the topic of the question whether a node hears another one.
@@ -186,26 +189,42 @@ func (p *peers) self() Peer {
 
 func (p *peers) beat(ends bool) {
 	p.mu.Lock()
-	b := beat{Peer: p.self(), Acks: map[string]uint64{}, Ends: ends, Beat: Format}
+	b := beat{Peer: p.self(), Acks: p.acks(), Ends: ends, Beat: Format}
 	p.seq++
 	b.Seq, b.Applied = p.seq, maps.Clone(p.applied)
 	b.Epoch, b.Epochs = p.n.epochs.get()
 	p.sent[p.seq] = p.n.now()
 	delete(p.sent, p.seq-16*beatsPerLease)
-	for _, h := range p.heard {
-		if p.behind(h.beat) {
-			continue // it must not let in what was revoked
-		}
-		b.Acks[h.beat.Boot] = h.beat.Seq
-	}
 	p.mu.Unlock()
 	if raw, err := json.Marshal(b); err == nil {
 		p.n.Publish("beat", raw)
 	}
 }
 
-// behind reports whether a node has not applied a change that this one has. p.mu must be held.
-func (p *peers) behind(b beat) bool {
+// acks returns the newest beat that was heard of each node, by boot, but of none that lacks a change. p.mu must be held.
+func (p *peers) acks() map[string]uint64 {
+	all := map[string]uint64{}
+	if p.behind.Load() {
+		// Confirm may have counted this node, before it was started again, among those that have a change. Until it knows
+		// what it has, it cannot know which nodes lack it.
+		return all
+	}
+	for _, h := range p.heard {
+		if !p.lacks(h.beat) { // otherwise it must not let in what was revoked
+			all[h.beat.Boot] = h.beat.Seq
+		}
+	}
+	return all
+}
+
+// CaughtUp says that this node has told what it had applied of each feed; see Options.Behind.
+func (n *Node) CaughtUp() {
+	n.peers.behind.Store(false)
+	n.peers.beat(false)
+}
+
+// lacks reports whether a node has not applied a change that this one has. p.mu must be held.
+func (p *peers) lacks(b beat) bool {
 	for feed, at := range p.applied {
 		if b.Applied[feed] < at {
 			return true

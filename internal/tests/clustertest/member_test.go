@@ -118,7 +118,7 @@ func (m *member) open(ctx context.Context, o memberOptions) (err error) {
 	c := cluster.Options{
 		Name: "test", Listen: o.Listen, Advertise: o.Advertise, Join: o.Join, Dir: filepath.Join(o.Dir, "cluster"),
 		Program: o.Program, Lease: o.Lease, Start: 3 * time.Minute, Log: m.log,
-		Now: m.now,
+		Now: m.now, Behind: true,
 	}
 	if o.External != "" {
 		c.External = &cluster.External{Address: o.External}
@@ -148,6 +148,7 @@ func (m *member) open(ctx context.Context, o memberOptions) (err error) {
 		return err
 	}
 	go m.asked.Run(ctx)
+	m.node.CaughtUp()
 	l, err := statelog.Open(ctx, m.node, "state", "", m.log)
 	if err != nil {
 		return err
