@@ -3,6 +3,7 @@ package stage
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // long skips a test that takes minutes.
@@ -110,6 +113,114 @@ func cacheDir(t *testing.T) string {
 	return string(bytes.TrimSpace(out))
 }
 
+// What the calls cost of which reading a file consists: in the folder, in the view, and, for root, in an overlay that
+// is mounted by hand as a view has it, without namespaces, a root of its own and Landlock. The view is entered by this
+// process, so what programs have besides the overlay is not in it.
+func TestWhatReadingAFileCosts(t *testing.T) {
+	long(t)
+	m, real := open(t, Options{})
+	repositoryCopy(t, real)
+	var names []string
+	out, err := exec.Command("find", real, "-name", "*.go", "-printf", "%P\\0").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		names = append(names, name)
+	}
+	places := map[string]*os.Root{}
+	add := func(place, dir string) {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { root.Close() })
+		places[place] = root
+	}
+	add("folder", real)
+	if os.Geteuid() == 0 {
+		add("overlay", bareOverlay(t, real))
+	}
+	w := begin(t, m, "ann", real)
+	w.call(func(_ *View, root *os.Root) {
+		places["view"] = root
+		took := map[string][][]float64{}
+		for range 30 {
+			for place, dir := range places {
+				took[place] = append(took[place], readAll(t, dir, names))
+			}
+		}
+		for _, place := range slices.Sorted(maps.Keys(took)) {
+			line := []string{fmt.Sprintf("%-8s", place)}
+			for i, call := range []string{"open", "fstat", "read", "read at the end", "close"} {
+				var all []float64
+				for _, one := range took[place] {
+					all = append(all, one[i])
+				}
+				slices.Sort(all)
+				line = append(line, fmt.Sprintf("%s %.2f us", call, all[len(all)/4]))
+			}
+			t.Log(strings.Join(line, ", "))
+		}
+	})
+}
+
+// bareOverlay mounts an overlay of a folder.
+func bareOverlay(t *testing.T, lower string) string {
+	t.Helper()
+	base := t.TempDir()
+	for _, name := range []string{"upper", "work", "at"} {
+		if err := os.Mkdir(filepath.Join(base, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := filepath.Join(base, "at")
+	options := fmt.Sprintf("userxattr,lowerdir=%s,upperdir=%s/upper,workdir=%[2]s/work", lower, base)
+	if out, err := exec.Command("mount", "-t", "overlay", "-o", options, "overlay", at).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", at).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	return at
+}
+
+// readAll reads files from a folder, and returns how many microseconds each of its system calls took on average.
+func readAll(t *testing.T, from *os.Root, names []string) []float64 {
+	t.Helper()
+	dir, err := from.Open(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	at := int(dir.Fd())
+	sum, last, buf := make([]float64, 5), time.Time{}, make([]byte, 128<<10)
+	next := func(i int) {
+		now := time.Now()
+		sum[i] += float64(now.Sub(last).Nanoseconds()) / 1000 / float64(len(names))
+		last = now
+	}
+	for _, name := range names {
+		var st unix.Stat_t
+		last = time.Now()
+		fd, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if next(0); err != nil {
+			t.Fatal(err)
+		}
+		unix.Fstat(fd, &st)
+		next(1)
+		for i := range 2 {
+			unix.Read(fd, buf)
+			next(2 + i)
+		}
+		unix.Close(fd)
+		next(4)
+	}
+	return sum
+}
+
 // What the view costs: the same lines in turn in the folder and in the view, each first as often as second. The ratio is
 // the median of those of the pairs, because other work on the machine slows both halves of a pair down alike.
 func TestWhatAViewCosts(t *testing.T) {
@@ -122,14 +233,15 @@ func TestWhatAViewCosts(t *testing.T) {
 		name, line string
 		rounds     int
 		most       float64 // 0 if there is no bar
+		bare       bool    // compare with an overlay that is mounted by hand as well
 	}{
-		{"reads", "cat $(find . -name '*.go') >/dev/null", 60, 1.1},
-		{"opens", "find . -name '*.go' | xargs -n 50 head -qc 1 >/dev/null", 20, 0},
-		{"names", "find . -name '*.go' >/dev/null", 20, 0},
-		{"writes", "rm -rf out; mkdir out; for d in internal/*; do cp -r $d out/; done", 15, 1.3},
-		{"build", "go build -a -o /dev/null ./internal/mcp/rawjson ./internal/files/edit", 5, 1.15},
+		{"reads", "cat $(find . -name '*.go') >/dev/null", 60, 1.1, true},
+		{"opens", "find . -name '*.go' | xargs -n 50 head -qc 1 >/dev/null", 20, 0, true},
+		{"names", "find . -name '*.go' >/dev/null", 20, 0, true},
+		{"writes", "rm -rf out; mkdir out; for d in internal/*; do cp -r $d out/; done", 15, 1.3, false},
+		{"build", "go build -a -o /dev/null ./internal/mcp/rawjson ./internal/files/edit", 5, 1.15, false},
 	} {
-		t.Run(c.name, func(t *testing.T) { w.compare(t, c.line, c.rounds, c.most) })
+		t.Run(c.name, func(t *testing.T) { w.compare(t, c.line, c.rounds, c.most, c.bare && os.Geteuid() == 0) })
 	}
 	began := time.Now()
 	for range 20 {
@@ -138,59 +250,78 @@ func TestWhatAViewCosts(t *testing.T) {
 	t.Logf("a line that does nothing: %v", time.Since(began)/20)
 }
 
-// compare runs a line in turn in the folder and in the view, and prints the ratios of the times and of the time of the
-// processor, which other work on the machine changes less. most is what a ratio may be, 0 if there is no bar.
-func (w *work) compare(t *testing.T, line string, rounds int, most float64) {
+// compare runs a line in turn in the folder, in the view and, if bare is set, in an overlay that is mounted by hand, and
+// prints the ratios to the folder of the times and of the time of the processor, which other work on the machine changes less.
+// most is what the ratio of the view may be, 0 if there is no bar.
+func (w *work) compare(t *testing.T, line string, rounds int, most float64, bare bool) {
 	t.Helper()
 	// The line measures itself, so that the start of the view is told apart.
 	line = "a=$(date +%s%N); " + line + "; b=$(date +%s%N); echo; echo $((b-a)); times"
-	inFolder := func() string {
-		cmd := exec.Command("/bin/sh", "-ec", line)
-		cmd.Dir = w.real
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(out)
-	}
-	var direct, view [2][]float64
-	run := func(into *[2][]float64, how func() string) {
-		lines := strings.Split(strings.TrimSpace(how()), "\n")
-		if len(lines) < 3 {
-			t.Fatalf("got %q", lines)
-		}
-		var cpu time.Duration
-		for one := range strings.FieldsSeq(strings.Join(lines[len(lines)-2:], " ")) {
-			d, err := time.ParseDuration(one)
+	in := func(dir string) func() string {
+		return func() string {
+			cmd := exec.Command("/bin/sh", "-ec", line)
+			cmd.Dir = dir
+			out, err := cmd.Output()
 			if err != nil {
 				t.Fatal(err)
 			}
-			cpu += d
+			return string(out)
 		}
-		into[0] = append(into[0], number(t, lines[len(lines)-3])/1e9)
-		into[1] = append(into[1], cpu.Seconds())
 	}
+	places := []string{"folder", "view"}
+	runs := []func() string{in(w.real), func() string { return w.shell(line) }}
+	if bare {
+		places, runs = append(places, "overlay"), append(runs, in(bareOverlay(t, w.real)))
+	}
+	took := make([][2][]float64, len(places)) // by place: time, processor
 	for n := range rounds {
-		if n%2 == 1 {
-			run(&view, func() string { return w.shell(line) })
-		}
-		run(&direct, inFolder)
-		if n%2 == 0 {
-			run(&view, func() string { return w.shell(line) })
+		for i := range places {
+			if n%2 == 1 {
+				i = len(places) - 1 - i
+			}
+			elapsed, cpu := measured(t, runs[i]())
+			took[i][0], took[i][1] = append(took[i][0], elapsed), append(took[i][1], cpu)
 		}
 	}
-	for i, what := range []string{"time", "processor"} {
-		var ratios []float64
-		for n := range rounds {
-			ratios = append(ratios, view[i][n]/direct[i][n])
+	for kind, what := range []string{"time", "processor"} {
+		folder := took[0][kind]
+		if median(folder) == 0 {
+			continue // it is less than the unit
 		}
-		for _, all := range [][]float64{direct[i], view[i], ratios} {
-			slices.Sort(all)
+		for i, place := range places[1:] {
+			of := took[1+i][kind]
+			ratios := make([]float64, rounds)
+			for n := range ratios {
+				ratios[n] = of[n] / folder[n]
+			}
+			slices.Sort(ratios)
+			t.Logf("%s in the %s: ratio %.2f, of half of the %d pairs %.2f to %.2f (bar of the view %.2f); %.3f s, and %.3f s "+
+				"in the folder", what, place, ratios[rounds/2], rounds, ratios[rounds/4], ratios[rounds*3/4], most,
+				median(of), median(folder))
 		}
-		t.Logf("%s: ratio %.2f, of half of the %d pairs %.2f to %.2f (bar %.2f); %.3f s in the folder, %.3f s in the view",
-			what, ratios[rounds/2], rounds, ratios[rounds/4], ratios[rounds*3/4], most, direct[i][rounds/2],
-			view[i][rounds/2])
 	}
+}
+
+func median(of []float64) float64 {
+	of = slices.Sorted(slices.Values(of))
+	return of[len(of)/2]
+}
+
+// measured returns the seconds that a line of compare took, and those of the processor.
+func measured(t *testing.T, out string) (elapsed, cpu float64) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if len(lines) < 3 {
+		t.Fatalf("got %q", lines)
+	}
+	for one := range strings.FieldsSeq(strings.Join(lines[len(lines)-2:], " ")) {
+		d, err := time.ParseDuration(one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cpu += d.Seconds()
+	}
+	return number(t, lines[len(lines)-3]) / 1e9, cpu
 }
 
 // A build of the whole program, with nothing from the cache, takes as long in the view as in the folder.
@@ -199,7 +330,7 @@ func TestWhatAWholeBuildCosts(t *testing.T) {
 	m, real := open(t, Options{Scratch: []string{cacheDir(t)}})
 	repositoryCopy(t, real)
 	w := begin(t, m, "ann", real)
-	w.compare(t, "go build -a -o built ./cmd/gatehouse", 3, 1.15)
+	w.compare(t, "go build -a -o built ./cmd/gatehouse", 3, 1.15, false)
 }
 
 func number(t *testing.T, s string) float64 {
