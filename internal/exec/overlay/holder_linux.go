@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -185,7 +186,8 @@ type wantedMount struct {
 	Write bool
 }
 
-// Add adds a layer that contains no other and is in no other. Children that run already do not see it.
+// Add adds a layer that is in no other. It may contain others, which stay as they are. Children that run already do not
+// see it.
 func (h *Holder) Add(l Layer) error {
 	if len(h.plan.Layers)+len(h.plan.Binds) >= mostMounts {
 		return fmt.Errorf("a view has at most %d folders", mostMounts)
@@ -372,14 +374,42 @@ func readDescribed(host io.Reader, into any) error {
 	return json.Unmarshal(b, into)
 }
 
-// mount mounts the layers over their folders, each after those that contain it.
+// mount mounts the layers over their folders.
 func (p *Plan) mount() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("mount /: %w", err)
 	}
-	for _, l := range p.Layers {
-		if err := l.mount(); err != nil {
-			return fmt.Errorf("%s: %w", l.Lower, err)
+	for i := range p.Layers {
+		if err := p.mountLayer(i); err != nil {
+			return fmt.Errorf("%s: %w", p.Layers[i].Lower, err)
+		}
+	}
+	return nil
+}
+
+// mountLayer mounts a layer over its folder, and those before it that it contains again at their places in it.
+func (p *Plan) mountLayer(i int) error {
+	l, contained := &p.Layers[i], map[string]int{}
+	for _, one := range p.Layers[:i] {
+		if !within(l.Lower, one.Lower) {
+			continue
+		}
+		fd, err := unix.OpenTree(unix.AT_FDCWD, one.Lower, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		if err != nil {
+			return &os.PathError{Op: "open_tree", Path: one.Lower, Err: err}
+		}
+		defer unix.Close(fd)
+		contained[one.Lower] = fd
+	}
+	if err := l.mount(); err != nil {
+		return err
+	}
+	for _, at := range slices.Sorted(maps.Keys(contained)) { // a folder is before those in it
+		if err := os.MkdirAll(at, 0o755); err != nil { // a file tool of the task may have removed it from l
+			return err
+		}
+		if err := unix.MoveMount(contained[at], "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			return &os.PathError{Op: "move_mount", Path: at, Err: err}
 		}
 	}
 	return nil
@@ -442,10 +472,11 @@ func (p *Plan) answer(ask byte, host io.Reader, t **tree) (fds []int, err error)
 		if err := readDescribed(host, &l); err != nil {
 			return nil, err
 		}
-		if err := l.mount(); err != nil {
+		p.Layers = append(p.Layers, l)
+		if err := p.mountLayer(len(p.Layers) - 1); err != nil {
+			p.Layers = p.Layers[:len(p.Layers)-1]
 			return nil, err
 		}
-		p.Layers = append(p.Layers, l)
 		(*t).made = time.Time{} // the next child gets one with the layer
 		return nil, nil
 	case askTree:
@@ -473,19 +504,24 @@ func (p *Plan) answer(ask byte, host io.Reader, t **tree) (fds []int, err error)
 	return fds, nil
 }
 
-// mountOf returns a mount of what is at a path in a layer. A link on the way is an error, because programs of the view
-// may have made it.
+// mountOf returns a mount of what is at a path in a layer, with the layers in it. A link on the way is an error, because
+// programs of the view may have made it.
 func (p *Plan) mountOf(w wantedMount) (int, error) {
-	i := slices.IndexFunc(p.Layers, func(l Layer) bool { return within(l.Lower, w.Path) })
-	if i < 0 {
+	lower := ""
+	for _, l := range p.Layers {
+		if within(l.Lower, w.Path) && len(l.Lower) > len(lower) {
+			lower = l.Lower
+		}
+	}
+	if lower == "" {
 		return -1, fmt.Errorf("%s is in no folder of the view", w.Path)
 	}
-	top, err := unix.Open(p.Layers[i].Lower, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	top, err := unix.Open(lower, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1, &os.PathError{Op: "open", Path: p.Layers[i].Lower, Err: err}
+		return -1, &os.PathError{Op: "open", Path: lower, Err: err}
 	}
 	defer unix.Close(top)
-	name, err := filepath.Rel(p.Layers[i].Lower, w.Path)
+	name, err := filepath.Rel(lower, w.Path)
 	if err != nil {
 		return -1, err
 	}
@@ -497,7 +533,8 @@ func (p *Plan) mountOf(w wantedMount) (int, error) {
 		return -1, &os.PathError{Op: "open", Path: w.Path, Err: err}
 	}
 	defer unix.Close(at)
-	fd, err := unix.OpenTree(at, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	fd, err := unix.OpenTree(at, "",
+		unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {
 		return -1, &os.PathError{Op: "open_tree", Path: w.Path, Err: err}
 	}
@@ -505,7 +542,7 @@ func (p *Plan) mountOf(w wantedMount) (int, error) {
 	if !w.Write {
 		set |= unix.MOUNT_ATTR_RDONLY
 	}
-	if err := setAttributes(fd, set, 0, 0); err != nil {
+	if err := setAttributes(fd, set, 0, unix.AT_RECURSIVE); err != nil {
 		unix.Close(fd)
 		return -1, err
 	}

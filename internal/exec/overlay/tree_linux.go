@@ -132,6 +132,8 @@ func (t *tree) fill() error {
 	for _, l := range t.plan.Layers {
 		paths = append(paths, l.Lower)
 	}
+	slices.Sort(paths[len(t.plan.Binds):]) // a folder is before those in it
+
 	folders := slices.Clone(paths) // that must exist in what covers them
 	for _, socket := range t.plan.Sockets {
 		if real, err := filepath.EvalSymlinks(socket); err == nil {
@@ -146,6 +148,9 @@ func (t *tree) fill() error {
 		}
 		if covers, err = t.cover(covers, path, folders); err != nil {
 			return err
+		}
+		if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
+			continue // a file tool of the task has removed it from a layer that contains it
 		}
 		if err := t.show(from, path); err != nil {
 			return err

@@ -37,6 +37,7 @@ func TestOverCopies(t *testing.T) {
 		"AFolderMovedIntoADeletedOneStays":  TestAFolderMovedIntoADeletedOneStays,
 		"AFolderInANewFolderIsNew":          TestAFolderInANewFolderIsNew,
 		"AFolderKeepsItsTimeAtAnAcceptance": TestAFolderKeepsItsTimeAtAnAcceptance,
+		"ATaskGetsAFolderAroundAnother":     TestATaskGetsAFolderAroundAnother,
 	}
 	if os.Getenv("GATEHOUSE_TEST_ALL") != "" {
 		maps.Copy(tests, map[string]func(*testing.T){

@@ -729,3 +729,71 @@ func TestACallAfterAKill(t *testing.T) {
 		t.Errorf("accepted: %+v", accepted)
 	}
 }
+
+// A task that gets a folder around one that it has keeps the view of that, also when it is opened again.
+func TestATaskGetsAFolderAroundAnother(t *testing.T) {
+	m, real := open(t, Options{})
+	sub := filepath.Join(real, "sub")
+	if err := os.Mkdir(sub, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	inner := begin(t, m, "ann", sub)
+	inner.shell("printf 'in a folder' >a")
+	outer := &work{t, m, inner.id, real}
+	if copies {
+		if _, err := m.Enter(inner.id, []string{real}, true); err == nil || !strings.Contains(err.Error(), real) {
+			t.Errorf("got %v", err)
+		}
+		return
+	}
+	check := func() {
+		t.Helper()
+		if got := outer.shell("cat sub/a"); got != "in a folder" {
+			t.Errorf("around it: %q", got)
+		}
+		outer.call(func(_ *View, root *os.Root) {
+			if b, err := root.ReadFile("sub/a"); err != nil || string(b) != "in a folder" {
+				t.Errorf("a file tool around it: %q, %v", b, err)
+			}
+		})
+	}
+	check()
+	outer.shell("echo b >sub/b; echo c >c")
+	if got := inner.shell("cat b ../c"); got != "b\nc\n" {
+		t.Errorf("in it: %q", got)
+	}
+	m.closeViews(true)
+	check()
+	if got := inner.shell("cat b ../c"); got != "b\nc\n" {
+		t.Errorf("in it, opened again: %q", got)
+	}
+	if r := inner.accept(); len(r.Done) != 3 || len(r.Conflict) > 0 {
+		t.Errorf("accepted %+v", r)
+	}
+}
+
+// Removing a folder of a task by a file tool, from a folder around it, leaves the task usable.
+func TestAFolderOfATaskIsRemoved(t *testing.T) {
+	m, real := open(t, Options{})
+	sub := filepath.Join(real, "sub")
+	if err := os.Mkdir(sub, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	inner := begin(t, m, "ann", sub)
+	inner.shell("echo a >a")
+	outer := &work{t, m, inner.id, real}
+	outer.call(func(_ *View, root *os.Root) {
+		if err := root.RemoveAll("sub"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for range 2 {
+		if got := outer.shell("echo c >c; cat c"); got != "c\n" {
+			t.Errorf("got %q", got)
+		}
+		m.closeViews(true)
+	}
+	if _, err := os.Stat(sub); err != nil {
+		t.Error(err)
+	}
+}

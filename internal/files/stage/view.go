@@ -172,7 +172,11 @@ func (m *Manager) open(l *live, folders []string) error {
 		if slices.ContainsFunc(t.Layers, func(have Layer) bool { return inside(have.Lower, f) }) {
 			continue
 		}
-		if why := m.CannotStage(f); why != "" {
+		why := m.CannotStage(f)
+		if t.Copies && slices.ContainsFunc(t.Layers, func(have Layer) bool { return inside(f, have.Lower) }) {
+			why = fmt.Sprintf("task %s has a folder in %s, so on this machine it cannot get all of that", t.ID, f)
+		}
+		if why != "" {
 			return &tool.Refusal{
 				Code:    tool.CodeUnsupported,
 				Message: why,
@@ -192,17 +196,7 @@ func (m *Manager) open(l *live, folders []string) error {
 			if !missing {
 				return nil
 			}
-			if apart(t.Layers, had) {
-				return m.extend(l, had)
-			}
-			if len(l.calls) > 0 || len(overlay.Users(t.dir+"/")) > 0 {
-				return &tool.Refusal{
-					Code:    tool.CodeBusy,
-					Message: "task " + t.ID + " gets another folder, and calls or programs run in its view",
-					Next:    "Wait for them to end, and repeat the call.",
-				}
-			}
-			m.drop(l)
+			return m.extend(l, had)
 		}
 	}
 	if missing {
@@ -227,18 +221,6 @@ func (m *Manager) open(l *live, folders []string) error {
 			"folders", left)
 	}
 	return nil
-}
-
-// apart reports whether the layers from one on contain no other and are in no other.
-func apart(all []Layer, from int) bool {
-	for i, a := range all {
-		for _, b := range all[max(i+1, from):] {
-			if inside(a.Lower, b.Lower) || inside(b.Lower, a.Lower) {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // extend adds the last layers of a task, from one on, to the view that is held. Programs that run in it do not see
@@ -494,14 +476,6 @@ func (v *View) hold(real string) error {
 	}
 	had := len(t.Layers)
 	t.Layers = append(t.Layers, Layer{real})
-	if !apart(t.Layers, had) {
-		t.Layers = t.Layers[:had]
-		return &tool.Refusal{
-			Code:    tool.CodeUnsupported,
-			Message: fmt.Sprintf("task %s has begun with a folder in %s, so it cannot get all of that", t.ID, real),
-			Next:    "Ask the person to allow the call, or to give the context that folder before a task begins.",
-		}
-	}
 	return v.m.extend(v.live, had)
 }
 
