@@ -3,9 +3,13 @@ package clustertest
 import (
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"gatehouse/internal/exec/overlay"
+	"gatehouse/internal/packages/packagestest"
 )
 
 // TestContextsNameLabels runs processes, sandboxes, own tools and packages of a context on the node whose label the
@@ -76,6 +80,7 @@ func TestContextsNameLabels(t *testing.T) {
 		}
 	}
 	packagesByContext(t, nodes, token, at)
+	stagedPackages(t, nodes, token, at)
 
 	// A label that is none, and one of a host without a cluster.
 	cmd := nodes[0].run(t, "context", "create", "odd", "--label", "zone")
@@ -117,6 +122,54 @@ func packagesByContext(
 	for _, id := range []string{"first", "every", "here"} {
 		if _, got := at(nodes[1], "moon", id+"_where", none); !strings.Contains(got, "zone=moon") {
 			t.Errorf("package %s in a context whose label no node has: %.600s", id, got)
+		}
+	}
+}
+
+// stagedPackages calls a package that has its place on one node in a context that stages: the call stays on the node that
+// has its task, and the folder as it is.
+func stagedPackages(
+	t *testing.T, nodes []*node, token string, at func(*node, string, string, map[string]any) (int, string),
+) {
+	if err := overlay.Probe(filepath.Join(nodes[0].dir, "probe"), false); err != nil || os.Getuid() != 0 {
+		t.Logf("no calls of packages are staged here: %v", err)
+		return
+	}
+	settings := filepath.Join(nodes[0].dir, "staging.json")
+	if err := os.WriteFile(settings, []byte(`{"rules":[{"name":"stage","then":"stage"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nodes[0].command(t, "context", "create", "staging", "--module", "package", "--from", settings)
+	folder := t.TempDir()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := packagestest.Environment("good")
+	env[packagestest.ListAttacks], env["GATEHOUSE_TEST_NODE"] = "1", ""
+	begun := nodes[1].callAs(t, token, "package_install", map[string]any{
+		"id": "apart", "command": program, "env": env, "confirm": "apart",
+		"grants": map[string]any{"folders": []string{folder}},
+	})
+	job := find(t, `"job":"([a-z2-7]+_[a-z2-7]{10})"`, begun)
+	if done := nodes[1].callAs(t, token, "job_wait", map[string]any{"id": job}); !strings.Contains(done, `"tools":[`) {
+		t.Fatalf("the installation: %.2000s", done)
+	}
+	eventually(t, "the package has its place", func() bool {
+		home, _ := at(nodes[0], "far", "apart_where", map[string]any{})
+		return home == 2
+	})
+	for i, n := range nodes {
+		made := filepath.Join(folder, "made")
+		got := n.callIn(t, "staging", token, "apart_attack", map[string]any{"kind": "write", "target": made})
+		if !strings.Contains(got, "done: ") || !strings.Contains(got, "staged in task st_") {
+			t.Errorf("a staged call by way of node %d: %.600s", i, got)
+		}
+		if home, got := at(n, "staging", "apart_where", map[string]any{}); home != i {
+			t.Errorf("a staged call by way of node %d runs on node %d: %.600s", i, home, got)
+		}
+		if _, err := os.Stat(made); err == nil {
+			t.Error("the folder has what the call has made")
 		}
 	}
 }
