@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -38,7 +39,10 @@ func stagingPackage(t *testing.T) (a *App, client func(name string, roles ...str
 	}
 	modules := []string{"file", "shell", "package"}
 	cfg := settings(t)
-	dir, other = t.TempDir(), t.TempDir()
+	dir, other = filepath.Join(t.TempDir(), "project"), t.TempDir()
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	cfg.Roots.Folders = []string{dir}
 	cfg.View.Modules = append(modules, "server")
 	cfg.Contexts = []config.Context{
@@ -288,6 +292,92 @@ func TestAPackageWithEffectsOutsideAsks(t *testing.T) {
 		t.Errorf("with the data folder: %s", got)
 	}
 	absent(t, filepath.Join(dir, "made"), filepath.Join(dir, "out"), filepath.Join(dir, "again"))
+}
+
+// A package with a folder that contains one of the task has the task's view of both.
+func TestAPackageWithAFolderAroundATask(t *testing.T) {
+	a, client, dir, other := stagingPackage(t)
+	around := filepath.Dir(dir)
+	ann := client("ann", "admin")
+	ann.told("file_write", `{"path":"tool.txt","content":"by a tool"}`, "staged in task st_")
+	ann.result("package_grant", fmt.Sprintf(`{"id":"up","confirm":"up","add":{"folders":[%q]},"remove":{"folders":[%q,%q]}}`,
+		around, dir, other))
+	ann.attack("read", filepath.Join(dir, "tool.txt"), "done: by a tool")
+	ann.attack("write", filepath.Join(dir, "inside.txt"), "done: ", "staged in task st_")
+	ann.attack("write", filepath.Join(around, "beside.txt"), "done: ", "staged in task st_")
+	ann.told("shell_run", fmt.Sprintf(`{"command":"cat tool.txt inside.txt %s/beside.txt && echo more >shell.txt"}`, around),
+		"by a toolxx")
+	ann.attack("read", filepath.Join(dir, "shell.txt"), "done: more")
+	all := []string{filepath.Join(dir, "tool.txt"), filepath.Join(dir, "inside.txt"), filepath.Join(dir, "shell.txt"),
+		filepath.Join(around, "beside.txt")}
+	absent(t, all...)
+	r, err := a.stage.Accept(taskOf(t, a, "ann").ID, stage.Choice{By: "ann"})
+	if err != nil || len(r.Done) != len(all) || len(r.Conflict) > 0 {
+		t.Fatalf("accepted %+v, %v", r, err)
+	}
+	for _, path := range all {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The copy of a package's data that a task gets has them as they were at one moment, though a program of the package
+// changes them meanwhile, and that program goes on.
+func TestTheDataOfAPackageAreCopiedAtOneMoment(t *testing.T) {
+	a, client, _, _ := stagingPackage(t)
+	info, err := a.manager.Info("up")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, last := filepath.Join(info.Data, "0"), filepath.Join(info.Data, "9") // a copy has others between them
+	const between = 3000
+	for i := range between {
+		if err := os.WriteFile(filepath.Join(info.Data, fmt.Sprintf("5%d", i)), []byte("x"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { // "0" is one more than "9", or the same
+		_, err := a.manager.Shell(ctx, "up",
+			"i=0; while :; do i=$((i+1)); echo $i >t; mv t 0; echo $i >u; mv u 9; done", time.Minute, io.Discard, io.Discard)
+		ended <- err
+	}()
+	number := func(path string) (n int) {
+		b, err := os.ReadFile(path)
+		if err == nil {
+			_, err = fmt.Sscan(string(b), &n)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(last); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the program of the package does not write")
+		}
+	}
+	client("ann").attack("read", first, "done: ")
+	var copied []int
+	for _, path := range []string{first, last} {
+		at := filepath.Join(StageFolder(a.cfg.Folders), taskOf(t, a, "ann").ID, "private", "up", "data", filepath.Base(path))
+		copied = append(copied, number(at))
+	}
+	if copied[0] != copied[1] && copied[0] != copied[1]+1 {
+		t.Errorf("the copy has %d of one moment and %d of another", copied[0], copied[1])
+	}
+	for end := time.Now().Add(time.Minute); number(last) <= copied[1]; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the program of the package stands still")
+		}
+	}
+	stop()
+	<-ended
 }
 
 // An idle instance of a task does not keep the task open if another program, such as gatehouse review at a terminal,

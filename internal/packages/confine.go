@@ -372,6 +372,10 @@ func (p *managedPackage) startServer(r *Record, command string, args, env []stri
 		return nil, err
 	}
 	j.owner = r.staged.sandboxOwner()
+	if r.staged == nil {
+		p.using.starts.RLock()
+		defer p.using.starts.RUnlock()
+	}
 	in, out, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -385,7 +389,21 @@ func (p *managedPackage) startServer(r *Record, command string, args, env []stri
 	c.mu.Lock()
 	c.in = out
 	c.mu.Unlock()
-	p.manager.work.Go(func() { c.watchDisk(data) }) // the caller holds the manager open
+	if r.staged == nil {
+		p.mu.Lock()
+		if p.using.running == nil {
+			p.using.running = map[*confinedChild]bool{}
+		}
+		p.using.running[c] = true
+		p.mu.Unlock()
+	}
+	p.manager.work.Go(func() { // the caller holds the manager open
+		c.watchDisk(data)
+		<-c.done
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.using.running, c)
+	})
 	return c, nil
 }
 

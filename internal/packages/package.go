@@ -39,6 +39,8 @@ type managedPackage struct {
 
 	owners sync.Mutex // held while the owners of the files in the data folder change; taken before mu
 
+	using dataUsers
+
 	shared  *instance // the one whose listing is offered; never nil
 	pool    map[instanceKey][]*instance
 	changed chan struct{} // closed when calls or instances have changed

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,7 +34,8 @@ type Staging struct {
 }
 
 const (
-	copyTime   = 2 * time.Minute // for the data of a package
+	copyTime   = 2 * time.Minute  // for the data of a package
+	stillTime  = 10 * time.Second // of that, in which programs that use the data stand still
 	endWait    = 10 * time.Second
 	mostCopied = 200_000 // names in the data of a package
 )
@@ -158,14 +161,12 @@ func (p *managedPackage) copyData(r *Record) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return err
 	}
-	temp, err := os.MkdirTemp(filepath.Dir(to), "copy-")
-	if err != nil {
-		return err
+	temp, err := p.copyStill(filepath.Dir(to))
+	if errors.Is(err, errNotStill) {
+		p.journal.writeLine(fmt.Sprintf("[host] the copy of the data for a staged task is made while programs run: %v", err))
+		temp, err = p.copyTo(p.manager.ctx, filepath.Dir(to), copyTime)
 	}
-	ctx, cancel := context.WithTimeoutCause(p.manager.ctx, copyTime, errors.New("it took too long"))
-	defer cancel()
-	if err := copyTree(ctx, p.data(), temp); err != nil {
-		os.RemoveAll(temp)
+	if err != nil {
 		return fmt.Errorf("copy the data of the package for the task: %w", err)
 	}
 	err = os.Rename(temp, to)
@@ -173,6 +174,64 @@ func (p *managedPackage) copyData(r *Record) error {
 		err = os.RemoveAll(temp)
 	}
 	return err
+}
+
+// dataUsers are the programs that have the data folder of a package itself, and not the copy of a task.
+type dataUsers struct {
+	// starts is held for reading while one starts, and for writing while the folder is copied; taken before the mu of
+	// the package, which guards running.
+	starts  sync.RWMutex
+	running map[*confinedChild]bool
+}
+
+// errNotStill is returned if a copy of data can only be made while programs change them.
+var errNotStill = errors.New("they could not be stopped for it")
+
+// copyStill copies the data folder into a new folder in dir, while the programs that use it are paused and none starts,
+// so that the copy has the files as they were at one moment.
+func (p *managedPackage) copyStill(dir string) (to string, err error) {
+	p.using.starts.Lock()
+	defer p.using.starts.Unlock()
+	p.mu.Lock()
+	using := slices.Collect(maps.Keys(p.using.running))
+	p.mu.Unlock()
+	pausing, cancel := context.WithTimeout(p.manager.ctx, stillTime)
+	defer cancel()
+	for _, c := range using {
+		box, ok := c.box.(sandbox.Pausable)
+		if !ok {
+			return "", fmt.Errorf("%w: their sandboxes cannot be paused", errNotStill)
+		}
+		defer func() {
+			resuming, cancel := context.WithTimeout(context.Background(), stillTime)
+			defer cancel()
+			if err := box.Resume(resuming); err != nil && !errors.Is(err, sandbox.ErrClosed) {
+				c.kill(fmt.Errorf("it could not be continued after its data were copied: %w", err))
+			}
+		}()
+		if err := box.Pause(pausing); err != nil && !errors.Is(err, sandbox.ErrClosed) {
+			return "", fmt.Errorf("%w: %w", errNotStill, err)
+		}
+	}
+	to, err = p.copyTo(pausing, dir, stillTime)
+	if err != nil && pausing.Err() != nil && p.manager.ctx.Err() == nil {
+		err = fmt.Errorf("%w: the copy took more than %v", errNotStill, stillTime)
+	}
+	return to, err
+}
+
+// copyTo copies the data folder into a new folder in dir, and returns that.
+func (p *managedPackage) copyTo(ctx context.Context, dir string, limit time.Duration) (string, error) {
+	temp, err := os.MkdirTemp(dir, "copy-")
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errors.New("it took too long"))
+	defer cancel()
+	if err := copyTree(ctx, p.data(), temp); err != nil {
+		return "", errors.Join(err, os.RemoveAll(temp))
+	}
+	return temp, nil
 }
 
 // copyTree copies folders, files and links of a folder in which a program may be working. It follows no link.
