@@ -33,7 +33,8 @@ func (a *App) shareLimits() error {
 	}
 	a.addPart("limits of the cluster", func(ctx context.Context) error {
 		var all sync.WaitGroup
-		all.Go(func() { c.every(ctx, c.lease/2, s.countNodes) })
+		// Often, because while nodes differ about who is there they allow more together than they should.
+		all.Go(func() { c.every(ctx, c.lease/10, s.countNodes) })
 		all.Go(func() { c.every(ctx, limit.LoanTime/4, s.group.Recount) })
 		all.Go(func() { s.borrow(ctx) })
 		all.Wait()
@@ -46,6 +47,8 @@ func (a *App) shareLimits() error {
 type limitShares struct {
 	c     *clusterNodes
 	group *limit.Group
+
+	nodes, place int // which countNodes has set
 }
 
 // countNodes sets the share of this node: a node that is dead serves nothing, so that the others have its share.
@@ -58,7 +61,10 @@ func (s *limitShares) countNodes() {
 			}
 		}
 	}
-	s.group.SetHosts(nodes, place)
+	if nodes != s.nodes || place != s.place {
+		s.nodes, s.place = nodes, place
+		s.group.SetHosts(nodes, place)
+	}
 }
 
 func (s *limitShares) lend(_ context.Context, from string, raw []byte) ([]byte, error) {

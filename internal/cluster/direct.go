@@ -20,6 +20,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"gatehouse/internal/cluster/rawconn"
 )
 
 // direct connects this host with those of other nodes, without NATS: one link to each, which carries the streams
@@ -265,7 +267,7 @@ func (d *direct) missing(peer Peer, now time.Time) bool {
 // accept serves a connection of another node until it ends.
 func (d *direct) accept(ctx context.Context, conn net.Conn) {
 	var node string
-	secure := tls.Server(conn, d.config(func(hash string) (id string, err error) {
+	secure := tls.Server(rawconn.Of(conn), d.config(func(hash string) (id string, err error) {
 		node, err = d.n.peers.withKey(hash)
 		return node, err
 	}))
@@ -317,7 +319,7 @@ func (d *direct) dial(ctx context.Context, peer Peer, first []byte) (*tls.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	secure := tls.Client(conn, d.config(func(hash string) (string, error) {
+	secure := tls.Client(rawconn.Of(conn), d.config(func(hash string) (string, error) {
 		if hash != peer.Key {
 			return "", errors.New("its certificate is not that of its heartbeats")
 		}

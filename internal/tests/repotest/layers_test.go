@@ -194,7 +194,7 @@ var layers = [][]unit{
 		{path: "internal/exec/terminal", only: []string{}, why: "the screen follows from the bytes written to it"},
 		{
 			path: "internal/cluster",
-			only: []string{"internal/files/atomicfile"},
+			only: []string{"internal/cluster/rawconn", "internal/files/atomicfile"},
 			why:  "nodes agree on bytes; what they mean is known above",
 		},
 		{path: "internal/state", why: "modules write the tree; it calls none of them"},

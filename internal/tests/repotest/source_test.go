@@ -126,7 +126,7 @@ func generated(s source) bool { return ast.IsGenerated(s.ast) }
 // platformFolders are the folders whose code may differ between platforms.
 var platformFolders = []string{
 	"internal/files/filelock", "internal/files/fusemount", "internal/files/merged", "internal/files/stage",
-	"internal/exec", "internal/sandbox",
+	"internal/exec", "internal/sandbox", "internal/cluster/rawconn",
 	"internal/access/identity", "internal/server/daemon", "internal/server/socket",
 	"internal/server/httpserver/hangup", "internal/modules/system/swap", "internal/modules/system/wireguard",
 	"internal/tests/machinetest", "cmd/gatehouse",
@@ -137,7 +137,7 @@ var platformFile = regexp.MustCompile(
 )
 
 func TestPlatformsDifferInFewFolders(t *testing.T) {
-	const why = "a difference between platforms belongs behind filelock, fusemount, merged, stage, exec, sandbox, identity, " +
+	const why = "a difference between platforms belongs behind filelock, fusemount, merged, stage, exec, sandbox, rawconn, identity, " +
 		"daemon, socket, hangup, swap or wireguard, so that the rest is the same everywhere"
 	for _, s := range sources(t) {
 		if anyWithin(s.folder(), platformFolders) {
