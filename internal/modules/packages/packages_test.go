@@ -3,6 +3,7 @@ package packages
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -152,6 +153,42 @@ func TestResultsOfAPackageAsTextAlone(t *testing.T) {
 	} {
 		if got := string(textOnly(json.RawMessage(was))); got != want {
 			t.Errorf("%s: got %s, want %s", was, got, want)
+		}
+	}
+}
+
+// TestARollbackIsDoneOnce lets a call of package_rollback run again, as after the death of its node, when the package has
+// the programs that it had, has exchanged them, or has others.
+func TestARollbackIsDoneOnce(t *testing.T) {
+	info := func(present, previous string) *packages.Info {
+		i := &packages.Info{}
+		i.ID, i.Program = "up", present
+		if previous != "" {
+			i.Previous = &packages.Previous{Program: previous}
+		}
+		return i
+	}
+	for name, c := range map[string]struct {
+		again *packages.Info
+		done  bool
+		code  tool.Code
+	}{
+		"not done":                  {again: info("program-b", "program-a")},
+		"done":                      {again: info("program-a", "program-b"), done: true},
+		"updated since":             {again: info("program-c", "program-b"), code: tool.CodeStale},
+		"without a previous, since": {again: info("program-b", ""), code: tool.CodeStale},
+	} {
+		call := &tool.Call{Peer: &moduletest.Peer{}}
+		if done, err := rolledBack(call, info("program-b", "program-a"), false); done || err != nil {
+			t.Fatalf("%s: the first run: %v, %v", name, done, err)
+		}
+		done, err := rolledBack(call, c.again, false)
+		var code tool.Code
+		if r, ok := errors.AsType[*tool.Refusal](err); ok {
+			code = r.Code
+		}
+		if done != c.done || code != c.code {
+			t.Errorf("%s: %v, %v", name, done, err)
 		}
 	}
 }
