@@ -116,7 +116,7 @@ function About({ info }) {
       [P.protocol, info.protocol], [P.calls, info.health.calls], ["p50", span(info.health.p50_ms)], ["p99", span(info.health.p99_ms)], [P.restarts, info.health.restarts], [P.digest, info.digest ? html`<code class="breaks">${info.digest}</code>` : ""],
       [P.installedAt, new Date(info.installed).toLocaleString()], [P.by, info.by]]} /><//>
     <${Card} title=${P.may}>${info.may.length === 0 ? html`<p class="muted">${T.none}</p>` : html`<ul class="plain">${info.may.map((/** @type {string} */ m) => html`<li><${Text}>${m}<//></li>`)}</ul>`}
-      ${info.error ? html`<div class="notice bad"><${Text}>${info.error}<//></div>` : null}</div>`;
+      ${info.error ? html`<div class="notice bad"><${Text}>${info.error}<//></div>` : null}<//></div>`;
 }
 
 /** @param {{id: string, act: any}} p */
