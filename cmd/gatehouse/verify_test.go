@@ -82,14 +82,21 @@ var thirdParty = []triedServer{
 	{"exa", "npm:exa-mcp-server --env EXA_API_KEY=placeholder", "", "", ""},
 	{
 		"supabase",
-		"npm:@supabase/mcp-server-supabase --env SUPABASE_ACCESS_TOKEN=sbp_0000000000000000000000000000000000000000",
+		"npm:@supabase/mcp-server-supabase --env SUPABASE_ACCESS_TOKEN=sbp_0000000000000000000000000000000000000000 " +
+			"--allow-host supabase.com --allow-host api.supabase.com",
 		"",
 		"",
 		"",
 	},
 	{"sentry", "npm:@sentry/mcp-server --env SENTRY_ACCESS_TOKEN=placeholder", "", "", ""},
 	{"mongodb", "npm:mongodb-mcp-server", "", "", ""},
-	{"stripe", "npm:@stripe/mcp --env STRIPE_SECRET_KEY=rk_test_placeholder", "", "", ""},
+	{
+		"stripe",
+		"npm:@stripe/mcp --env STRIPE_SECRET_KEY=rk_test_placeholder --allow-host mcp.stripe.com",
+		"",
+		"",
+		"",
+	},
 	{"kubernetes", "npm:mcp-server-kubernetes", `ping {}`, "", ""},
 	{"brave", "npm:@brave/brave-search-mcp-server --env BRAVE_API_KEY=placeholder", "", "", ""},
 	{"airtable", "npm:airtable-mcp-server --env AIRTABLE_API_KEY=pat.placeholder", "", "", ""},
@@ -453,7 +460,7 @@ func flagsFirst(words []string) []string {
 	}
 	rest := slices.Clone(words[:i])
 	var flags []string
-	for words = words[i:]; len(words) > 1 && words[0] == "--env"; words = words[2:] {
+	for words = words[i:]; len(words) > 1 && (words[0] == "--env" || words[0] == "--allow-host"); words = words[2:] {
 		flags = append(flags, words[:2]...)
 	}
 	words = slices.DeleteFunc(words, func(w string) bool { return w == "--" })
@@ -594,13 +601,19 @@ func npmConfig(t *testing.T, key string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// asked finds a host that a package asked for in vain, in what the host or Node says of it.
+var asked = regexp.MustCompile(`\bnetwork: (?:refused|allowed) DNS .*|\bgetaddrinfo ENOTFOUND \S+`)
+
 // reason is the line of an error that says most.
 func reason(said string, err error) string {
 	lines := bufio.NewScanner(strings.NewReader(said))
 	for lines.Scan() {
 		line := strings.TrimSpace(lines.Text())
 		if line != "" && !strings.HasPrefix(line, "[gatehouse]") {
-			return strings.ReplaceAll(line[:min(len(line), 160)], "|", "/")
+			if host := asked.FindString(said); host != "" {
+				line = line[:min(len(line), 100)] + "; " + host
+			}
+			return strings.ReplaceAll(line[:min(len(line), 200)], "|", "/")
 		}
 	}
 	return err.Error()

@@ -163,6 +163,7 @@ type Conn struct {
 
 	answering chan struct{} // holds one for each request of the server that is being answered
 	unasked   pace          // of what the server sends beside answers
+	requests  pace          // of those of the server
 	dropped   pace          // of the bytes of messages that are too long
 
 	mu      sync.Mutex
@@ -186,8 +187,9 @@ func newConn(w carrier, o ConnOptions) *Conn {
 	c := &Conn{
 		o: o, carrier: w, answering: make(chan struct{}, maxAnswers), version: modern,
 		pending: map[int64]*pendingRequest{}, asked: map[string]context.CancelFunc{}, used: time.Now(),
-		unasked: pace{limit: rate.NewLimiter(unaskedRate, unaskedBurst), batch: unaskedBatch},
-		dropped: pace{limit: rate.NewLimiter(droppedRate, droppedBurst), batch: droppedBatch},
+		unasked:  pace{limit: rate.NewLimiter(unaskedRate, unaskedBurst), batch: unaskedBatch},
+		requests: pace{limit: rate.NewLimiter(requestRate, requestBurst), batch: requestBatch},
+		dropped:  pace{limit: rate.NewLimiter(droppedRate, droppedBurst), batch: droppedBatch},
 	}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c
@@ -446,6 +448,11 @@ const (
 	unaskedBurst = 5000
 	unaskedBatch = 50
 
+	// Requests other than pings, which the host has to answer one by one, are also read at this rate.
+	requestRate  = 100
+	requestBurst = 500
+	requestBatch = 20
+
 	// Of messages that are too long so many bytes are read in a second, and so many at once.
 	droppedRate  = 8 << 20
 	droppedBurst = 1 << 20
@@ -585,6 +592,9 @@ func (c *Conn) receiveMessage(m []byte, within int64) {
 		method, _ := rawjson.String(raw)
 		params, _ := rawjson.Get(m, "params")
 		if hasID && rawjson.Kind(id) != 'n' {
+			if method != "ping" {
+				c.requests.wait(c.life, 1)
+			}
 			c.receiveRequest(within, bytes.Clone(id), method, bytes.Clone(params))
 			return
 		}

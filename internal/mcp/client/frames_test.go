@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,7 +75,7 @@ func TestLinesOfManyParts(t *testing.T) {
 func TestAFloodIsReadAtARate(t *testing.T) {
 	for what, text := range map[string]string{
 		"notifications": `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`,
-		"requests":      `{"jsonrpc":"2.0","id":"p","method":"ping"}`,
+		"pings":         `{"jsonrpc":"2.0","id":"p","method":"ping"}`,
 		"answers":       `{"jsonrpc":"2.0","id":4711,"result":{}}`,
 		"a batch":       `[{"jsonrpc":"2.0","id":4711,"result":{}}]`,
 		"no messages":   `lorem ipsum`,
@@ -98,5 +100,53 @@ func TestAFloodIsReadAtARate(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A server that asks more than it may is read at the rate of requests, and every request is answered.
+func TestQuestionsAreReadAtARate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var replies atomic.Int64
+		l := NewLines(func(_ context.Context, b []byte) (int, error) {
+			replies.Add(int64(bytes.Count(b, []byte("\n"))))
+			return len(b), nil
+		}, ConnOptions{})
+		began := time.Now()
+		for range requestBurst + requestRate {
+			l.Write([]byte(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}` + "\n"))
+			synctest.Wait() // so that the queue of replies, of which those that do not fit are dropped, is never full
+		}
+		if took := time.Since(began).Round(time.Millisecond); took != time.Second {
+			t.Errorf("it took %v to read them, want a second", took)
+		}
+		l.Fail(errors.New("it has gone"))
+		if n := replies.Load(); n != requestBurst+requestRate {
+			t.Errorf("%d were answered", n)
+		}
+	})
+}
+
+// What is queued without waiting for an answer is written at once, in its order, and a request alone.
+func TestRepliesAreWrittenTogether(t *testing.T) {
+	w := &lineCarrier{out: make(chan *outgoing, outboxSize)}
+	for i, text := range []string{"a\n", "b\n", "request\n", "c\n", strings.Repeat("d", repliesSize) + "\n", "e\n"} {
+		o := &outgoing{text: []byte(text)}
+		if i == 2 {
+			o.id = 1
+		}
+		w.out <- o
+	}
+	var got []string
+	for next := (*outgoing)(nil); next != nil || len(w.out) > 0; {
+		o := next
+		if o == nil {
+			o = <-w.out
+		}
+		var text []byte
+		text, next = w.gather(o)
+		got = append(got, strings.NewReplacer(strings.Repeat("d", repliesSize), "D", "\n", ",").Replace(string(text)))
+	}
+	if want := []string{"a,b,", "request,", "c,D,", "e,"}; !slices.Equal(got, want) {
+		t.Errorf("written are %q, want %q", got, want)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 const (
 	outboxSize   = 64               // messages that wait to be written
+	repliesSize  = 16 << 10         // bytes of notifications and replies up to which more are written with them
 	writeTimeout = 30 * time.Second // a server that reads nothing for so long is given up
 )
 
@@ -118,22 +119,42 @@ func (w *lineCarrier) notify(ctx context.Context, _ string, text []byte, wait bo
 	}
 }
 
-// writeLoop writes the queued messages, one at a time, until the connection ends.
+// writeLoop writes the queued messages until the connection ends.
 func (w *lineCarrier) writeLoop() error {
 	for {
 		select {
 		case o := <-w.out:
-			if !o.markSent() {
-				continue
-			}
-			for text := o.text; len(text) > 0; {
-				n, err := w.write(w.life, text)
-				if text = text[n:]; err != nil && len(text) > 0 {
-					return err
+			for o != nil {
+				text, next := w.gather(o)
+				for len(text) > 0 {
+					n, err := w.write(w.life, text)
+					if text = text[n:]; err != nil && len(text) > 0 {
+						return err
+					}
 				}
+				o = next
 			}
 		case <-w.life.Done():
 			return nil
 		}
 	}
+}
+
+// gather returns what is written at once: a request, or a notification or reply with those that are queued after it,
+// because each write wakes the server. next was taken from the queue as well.
+func (w *lineCarrier) gather(o *outgoing) (text []byte, next *outgoing) {
+	if !o.markSent() {
+		return nil, nil
+	}
+	for text = o.text; o.id == 0 && len(text) < repliesSize; text = append(text, o.text...) {
+		select {
+		case o = <-w.out:
+			if o.id != 0 {
+				return text, o
+			}
+		default:
+			return text, nil
+		}
+	}
+	return text, nil
 }

@@ -86,18 +86,17 @@ func (p *Proxy) answerDNS(query []byte) []byte {
 func (p *Proxy) lookUp(q dnsmessage.Question) (code dnsmessage.RCode, found []netip.Addr) {
 	asked := strings.TrimSuffix(q.Name.String(), ".")
 	policy := p.policy.Load()
-	refuse := func(err error) (dnsmessage.RCode, []netip.Addr) {
-		d := sandbox.Decision{Method: "DNS", Target: printable(asked[:min(len(asked), maxRecorded)])}
-		d.Reason = printable(err.Error())
-		policy.decided(d)
-		return dnsmessage.RCodeNameError, nil
+	record := func(allowed bool, reason string) {
+		policy.decided(sandbox.Decision{Allowed: allowed, Method: "DNS",
+			Target: printable(asked[:min(len(asked), maxRecorded)]), Reason: printable(reason)})
 	}
 	name, err := cleanName(asked)
 	if err == nil {
 		err = policy.hasNameAnywhere(name)
 	}
 	if err != nil {
-		return refuse(err)
+		record(false, err.Error())
+		return dnsmessage.RCodeNameError, nil
 	}
 	if q.Class != dnsmessage.ClassINET || q.Type != dnsmessage.TypeA && q.Type != dnsmessage.TypeAAAA {
 		return dnsmessage.RCodeSuccess, nil
@@ -105,6 +104,9 @@ func (p *Proxy) lookUp(q dnsmessage.Question) (code dnsmessage.RCode, found []ne
 	ctx, cancel := context.WithTimeout(p.ctx, p.limits.Dial)
 	defer cancel()
 	all, err := policy.resolve.LookupNetIP(ctx, "ip", name+".")
+	if len(all) == 0 { // so that what lacks a network and what lacks a grant are told apart
+		record(true, "but the host cannot resolve it: "+unresolved(err))
+	}
 	if err != nil && unresolved(err) != "the host does not exist" {
 		return dnsmessage.RCodeServerFailure, nil
 	}
