@@ -265,9 +265,12 @@ const changeTime = 20 * time.Second
 // Change implements sqlfile.Replica. When it returns nil, every node that is fresh has the change. If too few nodes
 // are there the error wraps cluster.ErrNotRun or cluster.ErrMayHaveRun.
 func (l *Log) Change(ctx context.Context, run func(*sql.Tx) error) error {
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, changeTime, fmt.Errorf("a change took longer than %v", changeTime))
 	defer cancel()
 	at, err := l.change(ctx, run)
+	if errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil { // it was rolled back because ctx is done
+		return fmt.Errorf("change %s: %w: %w", l.name, cluster.ErrNotRun, context.Cause(ctx))
+	}
 	if err != nil || at == 0 || l.applied == nil {
 		return err
 	}
@@ -344,7 +347,7 @@ func (l *Log) try(ctx context.Context, db *sql.DB, run func(*sql.Tx) error) (at 
 		return 0, false, err
 	}
 	if err := tx.Commit(); err != nil {
-		return 0, false, fmt.Errorf("%w; it is in the log and follows", err)
+		return 0, false, fmt.Errorf("%w: %v; it is in the log and follows", cluster.ErrMayHaveRun, err)
 	}
 	return at, true, l.tell(at)
 }

@@ -173,6 +173,19 @@ func TestAFileOnThreeNodes(t *testing.T) {
 
 	testLost(t, nodes[2])
 
+	// A change that takes too long is rolled back.
+	brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	if err := all[0].file.Change(brief, func(tx *sql.Tx) error {
+		for {
+			if _, err := tx.Exec("DELETE FROM once"); errors.Is(err, sql.ErrTxDone) {
+				return nil
+			}
+		}
+	}); !errors.Is(err, cluster.ErrNotRun) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a change that takes too long: %v", err)
+	}
+
 	// Without most of the nodes nothing changes.
 	nodes[1].Close()
 	nodes[2].Close()
