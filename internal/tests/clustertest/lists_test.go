@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -133,44 +134,48 @@ func TestCallsOfContextsOnAllNodes(t *testing.T) {
 			}
 		})
 	}
-	// check counts the calls that ran at once.
-	check := func(what string, calls, want int) {
-		t.Helper()
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		running, highest := 0, 0
-		for line := range strings.Lines(string(raw)) {
-			if strings.HasPrefix(line, "+") {
-				running++
-			} else {
-				running--
-			}
-			highest = max(highest, running)
-		}
-		if got := strings.Count(string(raw), "+"); highest > most || highest < want || got != calls {
-			t.Errorf("%s: %d calls, of which %d ran at once; want %d, at least %d and at most %d at once", what, got, highest,
-				calls, want, most)
-		}
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
-	}
 	script := fmt.Sprintf("echo + >>%s; sleep 1; echo - >>%[1]s", file)
 	var calls sync.WaitGroup
-	for range 3 {
-		for _, n := range nodes {
-			run(&calls, n, script)
+	// check starts calls at some nodes, and counts those that ran at once. A node that does not get the processor for as
+	// long as a loan lasts cannot ask for it again, so that more run: only what happens three times is an error.
+	check := func(what string, at []*node, want int) {
+		t.Helper()
+		for tries := 1; ; tries++ {
+			for _, n := range at {
+				run(&calls, n, script)
+			}
+			calls.Wait()
+			raw, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			running, highest := 0, 0
+			for line := range strings.Lines(string(raw)) {
+				if strings.HasPrefix(line, "+") {
+					running++
+				} else {
+					running--
+				}
+				highest = max(highest, running)
+			}
+			got := strings.Count(string(raw), "+")
+			said := fmt.Sprintf("%s: %d calls, of which %d ran at once; want %d, at least %d and at most %d at once", what, got,
+				highest, len(at), want, most)
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case highest <= most && highest >= want && got == len(at):
+				return
+			case highest <= most || tries == 3:
+				t.Error(said)
+				return
+			}
+			t.Log(said)
 		}
 	}
-	calls.Wait()
-	check("calls at all nodes", 9, 1)
-	for range 6 {
-		run(&calls, nodes[2], script)
-	}
-	calls.Wait()
-	check("calls at one node", 6, most)
+	check("calls at all nodes", slices.Repeat(nodes, 3), 1)
+	check("calls at one node", slices.Repeat(nodes[2:], 6), most)
 
 	var lost sync.WaitGroup
 	begun := filepath.Join(t.TempDir(), "begun")
@@ -180,11 +185,6 @@ func TestCallsOfContextsOnAllNodes(t *testing.T) {
 	eventually(t, "a node uses all slots", func() bool { return lines(begun) == most })
 	nodes[2].cmd.Process.Kill()
 	nodes[2].cmd.Wait()
-	for range 3 {
-		run(&calls, nodes[0], script)
-		run(&calls, nodes[1], script)
-	}
-	calls.Wait()
-	check("calls after the death of a node", 6, 1)
+	check("calls after the death of a node", slices.Repeat(nodes[:2], 3), 1)
 	lost.Wait()
 }
