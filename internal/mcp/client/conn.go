@@ -444,9 +444,9 @@ func encodeMessage(id int64, method string, params json.RawMessage) []byte {
 // as the burst at once. A server that floods the host waits, instead of taking the processor from others. It waits for
 // a batch at a time, because each wait of the host costs it more than a message does.
 const (
-	unaskedRate  = 2000
+	unaskedRate  = 1000
 	unaskedBurst = 5000
-	unaskedBatch = 50
+	unaskedBatch = 25
 
 	// Requests other than pings, which the host has to answer one by one, are also read at this rate.
 	requestRate  = 100

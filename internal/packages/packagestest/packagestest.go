@@ -169,7 +169,7 @@ func (s *server) take(r request, line []byte) {
 			close(c.(chan struct{}))
 		}
 	default:
-		if r.ID != nil {
+		if r.ID != nil && r.Method != "" { // a response is not answered
 			s.print(`{"jsonrpc":"2.0","id":` + string(r.ID) + `,"error":{"code":-32601,"message":"no such method"}}`)
 		}
 	}
