@@ -21,15 +21,15 @@ func TestNamesWithoutAnAddressAreRecorded(t *testing.T) {
 		w.proxy.lookUp(dnsmessage.Question{
 			Name: dnsmessage.MustNewName(name + "."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET,
 		})
-		got := ""
+		var got strings.Builder
 		for _, d := range w.said {
-			got += map[bool]string{true: "allowed ", false: "refused "}[d.Allowed] + d.Reason
+			got.WriteString(map[bool]string{true: "allowed ", false: "refused "}[d.Allowed] + d.Reason)
 			if d.Method != "DNS" || d.Target != name {
 				t.Errorf("%s: the decision is of %s %s", name, d.Method, d.Target)
 			}
 		}
-		if !strings.HasPrefix(got, want) || want == "" && got != "" {
-			t.Errorf("%s: recorded is %q, want %q", name, got, want)
+		if !strings.HasPrefix(got.String(), want) || want == "" && got.String() != "" {
+			t.Errorf("%s: recorded is %q, want %q", name, got.String(), want)
 		}
 	}
 }

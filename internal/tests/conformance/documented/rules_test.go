@@ -68,7 +68,7 @@ var rules = []rule{
 		typed:  "t0ken\ny\n",
 		prints: "github_greet",
 	},
-	{file: "README.md", begins: "gatehouse call --modules file,sandbox sandbox_run", prints: `^42\n`},
+	{file: "README.md", begins: "gatehouse call --modules file,sandbox sandbox_run", prints: `(?m)^42$`},
 	{file: "README.md", begins: "gatehouse audit --follow", until: "context.created"},
 	{file: "README.md", begins: "gatehouse backup create", stdin: "correct horse battery\n", prints: "backup"},
 	{file: "README.md", begins: "package main", other: saved("main.go")},
@@ -330,7 +330,7 @@ var rules = []rule{
 	{
 		file:   "examples/home/README.md",
 		begins: "gatehouse call --url https://127.0.0.1:3443/mcp --token \"$(cat token)\" --context code sandbox_run",
-		prints: `^42\n`,
+		prints: `(?m)^42$`,
 	},
 	{file: "examples/home/README.md", begins: "gatehouse connect", prints: "https://box.local:3443/mcp"},
 	{
