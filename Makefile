@@ -326,11 +326,11 @@ verify-fuzz:
 	$(MAKE) --no-print-directory fuzz FUZZTIME=30s FUZZBUILD="-fuzz ."
 
 benchonce:
-	@mkdir -p out/again; once="$(TIDY) $(GOTEST) -run ^$$ -bench . -benchtime 1x"; \
-	$$once $$(grep -rl --include='*_test.go' '^func Benchmark' *.go internal module tool | xargs -n1 dirname | sort -u | sed 's,^,./,') >out/benchonce.log 2>&1; \
+	@mkdir -p out/again; once() { $(TIDY) $(GOTEST) -run '^$$' -bench . -benchtime 1x "$$@"; }; \
+	once $$(grep -rl --include='*_test.go' '^func Benchmark' *.go internal module tool | xargs -n1 dirname | sort -u | sed 's,^,./,') >out/benchonce.log 2>&1; \
 	code=$$?; cat out/benchonce.log; [ $$code -ne 0 ] || exit 0; \
 	failed=$$(sed -n 's/^FAIL[[:space:]]\{1,\}\(gatehouse[^[:space:]]*\).*/\1/p' out/benchonce.log | sort -u); \
-	[ -n "$$failed" ] && echo "benchmarks of" $$failed >out/again/benchonce && $$once $$failed
+	[ -n "$$failed" ] && echo "benchmarks of" $$failed >out/again/benchonce && once $$failed
 
 # The programs that are measured are a Go module of their own. -mod=mod takes
 # in what the product has come to need.

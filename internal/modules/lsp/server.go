@@ -105,6 +105,10 @@ func (s *server) start(ctx context.Context, space *overlay.Space) error {
 			Message: fmt.Sprintf("%s could not be started: %v", s.argv[0], err),
 		}
 	}
+	s.conn = rpc.New(rpc.Headers(from, func(ctx context.Context, b []byte) error {
+		_, err := s.child.Type(ctx, b)
+		return err
+	}, maxMessage, from.Close), rpc.Handler{Request: s.handleServerRequest, Notify: s.notified})
 	s.pool.wg.Go(func() {
 		_, err := s.child.Wait()
 		s.closeLine()
@@ -112,10 +116,6 @@ func (s *server) start(ctx context.Context, space *overlay.Space) error {
 		s.fail(errors.Join(errFailed, errors.New("its process ended"), err))
 		to.CloseWithError(io.EOF)
 	})
-	s.conn = rpc.New(rpc.Headers(from, func(ctx context.Context, b []byte) error {
-		_, err := s.child.Type(ctx, b)
-		return err
-	}, maxMessage, from.Close), rpc.Handler{Request: s.handleServerRequest, Notify: s.notified})
 	s.pool.wg.Go(s.watchProcess)
 	ctx, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()

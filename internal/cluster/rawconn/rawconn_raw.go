@@ -1,3 +1,5 @@
+//go:build linux && !race
+
 package rawconn
 
 import (
@@ -13,7 +15,7 @@ type conn struct {
 	raw syscall.RawConn
 }
 
-// Of returns a connection for the same socket, if it is a TCP connection on Linux, and others as they are.
+// Of returns a connection for the same socket, if it is a TCP connection, and others as they are.
 func Of(c net.Conn) net.Conn {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		if raw, err := tcp.SyscallConn(); err == nil {
