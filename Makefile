@@ -1,5 +1,5 @@
 # Three tiers of tests. make check, while working: at most 3 minutes once built.
-# make test, before a change is done: at most 20 minutes on two cores from an
+# make test, before a change is done: half an hour on two cores from an
 # empty cache; it has a short form of every suite. make verify-NAME is the long
 # form of one part, for those who change that part. Each step is a target.
 
@@ -23,7 +23,7 @@ export GORACE ?= atexit_sleep_ms=0
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
 	@echo "make check         format, vet, unit tests and one suite (3 minutes once built)"
-	@echo "make test          set up what tests need, and run a short form of everything (20 minutes)"
+	@echo "make test          set up what tests need, and run a short form of everything (half an hour)"
 	@echo "make verify-NAME   the long form of one part: $(LONG)"
 	@echo "make build         bin/gatehouse"
 	@echo "make release       everything that is published, in dist/, for all platforms"
