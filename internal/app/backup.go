@@ -276,8 +276,8 @@ func (l *liveTree) showJob(who tool.Caller, job, title string) (show func(progre
 	}
 }
 
-// changeJobs changes the jobs of this node that the tree shows. In a cluster they are shown a moment later, because other
-// nodes are asked for theirs then.
+// changeJobs changes the jobs of this node that the tree shows. In a cluster they are shown a moment later, because
+// other nodes are asked for theirs then.
 func (l *liveTree) changeJobs(change func(all map[string]jobState)) {
 	own := &l.ownJobs
 	own.mu.Lock()

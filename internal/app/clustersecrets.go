@@ -136,7 +136,7 @@ func RotateSecrets(f config.Folders, keyFile string) error {
 	if mark, _ := sharedFilesOf(f); filelog.Has(mark) {
 		raw, err := cluster.Visit(context.Background(), ClusterFolder(f.Data), StatusTopic, nil)
 		if err != nil {
-			return fmt.Errorf("whether all nodes of the cluster can read secrets during the rotation is not known: %w", err)
+			return fmt.Errorf("whether all nodes can read secrets during the rotation is not known: %w", err)
 		}
 		var nodes []NodeStatus
 		if err := json.Unmarshal(raw, &nodes); err != nil {
@@ -151,15 +151,16 @@ func RotateSecrets(f config.Folders, keyFile string) error {
 	return s.Rotate("", s.Logins())
 }
 
-// WaitsForUpgrade returns an error if the key of the secrets must not be changed because of a node: between the change of
-// the key and that of what is encrypted with it, a node of the version before could read none. What is known of a member
-// that is not heard it recorded when it was started last.
+// WaitsForUpgrade returns an error if the key of the secrets must not be changed because of a node: between the change
+// of the key and that of what is encrypted with it, a node of the version before could read none. What is known of a
+// member that is not heard it recorded when it was started last.
 func WaitsForUpgrade(p *cluster.Peer) error {
 	if !p.Member || p.Keys {
 		return nil
 	}
-	return fmt.Errorf("the key of the secrets is not changed while node %s (%s) has version %s, which could not read secrets "+
-		"meanwhile: upgrade it, or remove it with gatehouse cluster remove %s if it is gone", p.ID, p.Host, p.Version, p.ID)
+	return fmt.Errorf("the key of the secrets is not changed while node %s (%s) has version %s, which could not read "+
+		"secrets meanwhile: upgrade it, or remove it with gatehouse cluster remove %s if it is gone",
+		p.ID, p.Host, p.Version, p.ID)
 }
 
 // secretsLife is how long a key of the cluster encrypts secrets before a node makes another one, as keysLife for sealed

@@ -75,8 +75,8 @@ Exit codes: 0 the tool succeeded, 1 the tool failed, 2 the command line is wrong
 	c.Flags().StringVar(&text, "json", "", "all arguments as one JSON `object`, - reads it from standard input")
 	c.Flags().BoolVar(&full, "full", false, "print the whole result as JSON")
 	c.Flags().BoolVar(&noWait, "no-wait", false, "print the job's id if the tool starts a job")
-	c.Flags().DurationVar(&operatorWait, "wait", 0, "how long to wait for an operator's decision (default 1h, after which "+
-		"the host ends the request)")
+	c.Flags().DurationVar(&operatorWait, "wait", 0, "how long to wait for an operator's decision "+
+		"(default 1h, after which the host ends the request)")
 	t.register(c.Flags())
 	c.ValidArgsFunction = t.toolNames(w)
 	completeContext(c, w)

@@ -131,8 +131,8 @@ func (f *follower) decision(approval string) (end time.Time) {
 	if approval == "" {
 		return end
 	}
-	fmt.Fprintf(f.stderr, "[gatehouse] decide on the machine of the host with: gatehouse approvals approve %s, or deny; "+
-		"an interrupt withdraws the call\n", approval)
+	fmt.Fprintf(f.stderr, "[gatehouse] decide on the machine of the host with: gatehouse approvals approve %s, "+
+		"or deny; an interrupt withdraws the call\n", approval)
 	if f.operator > 0 {
 		end = time.Now().Add(f.operator)
 	}

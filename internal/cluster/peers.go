@@ -27,7 +27,7 @@ type Peer struct {
 	Direct   string        `json:"direct,omitempty"`  // HOST:PORT for their hosts, without NATS
 	Key      string        `json:"key,omitempty"`     // hash of its certificate there
 	Single   bool          `json:"single,omitempty"`  // it accepts connections of single streams there
-	Keys     bool          `json:"keys,omitempty"`    // it reads secrets that are encrypted with an earlier key of several
+	Keys     bool          `json:"keys,omitempty"`    // it reads secrets of an earlier key
 	Started  time.Time     `json:"started"`
 	Draining bool          `json:"draining,omitempty"`
 	Load     float64       `json:"load"`          // see SetLoad
@@ -201,12 +201,13 @@ func (p *peers) beat(ends bool) {
 	}
 }
 
-// acks returns the newest beat that was heard of each node, by boot, but of none that lacks a change. p.mu must be held.
+// acks returns the newest beat that was heard of each node, by boot, but of none that lacks a change. p.mu must be
+// held.
 func (p *peers) acks() map[string]uint64 {
 	all := map[string]uint64{}
 	if p.behind.Load() {
-		// Confirm may have counted this node, before it was started again, among those that have a change. Until it knows
-		// what it has, it cannot know which nodes lack it.
+		// Confirm may have counted this node, before it was started again, among those that have a change. Until it
+		// knows what it has, it cannot know which nodes lack it.
 		return all
 	}
 	for _, h := range p.heard {

@@ -163,7 +163,8 @@ func (p *managedPackage) copyData(r *Record) error {
 	}
 	temp, err := p.copyStill(filepath.Dir(to))
 	if errors.Is(err, errNotStill) {
-		p.journal.writeLine(fmt.Sprintf("[host] the copy of the data for a staged task is made while programs run: %v", err))
+		p.journal.writeLine(
+			fmt.Sprintf("[host] the copy of the data for a staged task is made while programs run: %v", err))
 		temp, err = p.copyTo(p.manager.ctx, filepath.Dir(to), copyTime)
 	}
 	if err != nil {

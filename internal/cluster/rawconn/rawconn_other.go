@@ -4,5 +4,6 @@ package rawconn
 
 import "net"
 
-// Of returns the connection. The race detector has to see reads and writes, because what is written before is read after.
+// Of returns the connection. Also for the race detector, which otherwise does not see that what one end reads the other
+// wrote before.
 func Of(c net.Conn) net.Conn { return c }

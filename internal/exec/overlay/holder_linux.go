@@ -504,8 +504,8 @@ func (p *Plan) answer(ask byte, host io.Reader, t **tree) (fds []int, err error)
 	return fds, nil
 }
 
-// mountOf returns a mount of what is at a path in a layer, with the layers in it. A link on the way is an error, because
-// programs of the view may have made it.
+// mountOf returns a mount of what is at a path in a layer, with the layers in it. A link on the way is an error,
+// because programs of the view may have made it.
 func (p *Plan) mountOf(w wantedMount) (int, error) {
 	lower := ""
 	for _, l := range p.Layers {

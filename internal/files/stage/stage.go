@@ -104,6 +104,8 @@ type Manager struct {
 	any   atomic.Bool  // there may be tasks
 	bases atomic.Int64 // that views keep, see mostRead
 
+	viewed chan struct{} // holds a token when a task has got its first view, see Run
+
 	mu   sync.Mutex
 	live map[string]*live
 	of   map[Who]string // the open task of a caller, so that not every call reads all tasks; "" if it has none
@@ -123,7 +125,7 @@ func New(o Options) *Manager {
 	if o.Bytes == 0 {
 		o.Bytes = 20 << 30
 	}
-	m := &Manager{opts: o, live: map[string]*live{}, of: map[Who]string{}}
+	m := &Manager{opts: o, viewed: make(chan struct{}, 1), live: map[string]*live{}, of: map[Who]string{}}
 	entries, _ := os.ReadDir(o.Dir)
 	m.any.Store(len(entries) > 0)
 	return m
@@ -458,8 +460,8 @@ const (
 	idleEnds  = 15 * time.Second // for a host to answer and for its programs to exit
 )
 
-// endIdle ends programs of a task that have nothing to do. If they are those of another process, it asks that by a file,
-// which the host removes when they have exited. If none does in time, what runs is told of as that of any other call.
+// endIdle ends programs of a task that have nothing to do. If they are those of another process, it asks that by a
+// file, which the host removes when they have exited. If none does in time, what runs is told of as that of any other call.
 func (m *Manager) endIdle(id string) error {
 	if m.opts.Ending != nil {
 		m.ending(id, false)
@@ -484,8 +486,9 @@ func (m *Manager) endIdle(id string) error {
 	return nil
 }
 
-// answerIdle ends programs that have nothing to do of the tasks for which another process asked by endIdle.
-func (m *Manager) answerIdle() {
+// answerIdle ends programs that have nothing to do of the tasks for which another process asked by endIdle. It returns
+// how many tasks have had a view and are open.
+func (m *Manager) answerIdle() int {
 	m.mu.Lock()
 	ids := slices.Collect(maps.Keys(m.live))
 	m.mu.Unlock()
@@ -499,6 +502,7 @@ func (m *Manager) answerIdle() {
 			m.opts.Log.Error("a request to end idle programs cannot be answered", "task", id, "err", err)
 		}
 	}
+	return len(ids)
 }
 
 // ending has programs of a task ended.

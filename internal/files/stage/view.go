@@ -76,6 +76,10 @@ func (m *Manager) Enter(id string, folders []string, writes bool) (*View, error)
 			read: read{total: &m.bases},
 		}
 		m.live[id] = l
+		select {
+		case m.viewed <- struct{}{}:
+		default:
+		}
 	}
 	m.mu.Unlock()
 	l.mu.Lock()
@@ -538,6 +542,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	tick, asked := time.NewTicker(time.Minute), time.NewTicker(idleCheck)
 	defer tick.Stop()
 	defer asked.Stop()
+	asked.Stop() // until there is a task that another program can ask for
 	defer m.closeViews(true)
 	if err := m.Recover(); err != nil {
 		m.opts.Log.Error("tasks could not be recovered", "err", err)
@@ -546,8 +551,13 @@ func (m *Manager) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-m.viewed:
+			asked.Reset(idleCheck)
+			continue
 		case <-asked.C:
-			m.answerIdle()
+			if m.answerIdle() == 0 {
+				asked.Stop()
+			}
 			continue
 		case <-tick.C:
 		}

@@ -11,8 +11,8 @@ import (
 	"gatehouse/internal/tests/hosttest"
 )
 
-// judge checks the messages of all tests against the published schemas; nil if these are not installed, and while inputs
-// are tried: each process that tries some would start node first, and the ordinary tests run what is in testdata.
+// judge checks the messages of all tests against the published schemas; nil if these are not installed, and while
+// inputs are tried: each process that tries some would start node first, and the ordinary tests run what is in testdata.
 var judge *conformance.Judge
 
 func TestMain(m *testing.M) { os.Exit(judged(m)) }

@@ -50,8 +50,8 @@ type appliedOut struct {
 	Job   string          `json:"job,omitempty" doc:"follow it with job_wait"`
 }
 
-// agreedSteps is what the user has agreed to of a job that changes several packages. It is recorded with the call, so that
-// another node which goes on with the job does no more, and in the name of the same settings.
+// agreedSteps is what the user has agreed to of a job that changes several packages. It is recorded with the call, so
+// that another node which goes on with the job does no more, and in the name of the same settings.
 type agreedSteps struct {
 	By    string          `json:"by,omitempty"` // the settings that declare the packages
 	Steps []packages.Step `json:"steps"`        // without the differences

@@ -211,8 +211,8 @@ func (k *manager) rollback(ctx context.Context, c *tool.Call, in rollbackIn) (jo
 		})
 }
 
-// rolledBack reports whether the call has done its rollback already, on a node that has died. A rollback that runs twice
-// undoes itself, so that the call records which programs it exchanges.
+// rolledBack reports whether the call has done its rollback already, on a node that has died. A rollback that runs
+// twice undoes itself, so that the call records which programs it exchanges.
 func rolledBack(c *tool.Call, i *packages.Info, done bool) (bool, error) {
 	type exchange struct{ Present, Previous string } // the folder of each program, whose names are random
 	now := exchange{Present: i.Program}
@@ -226,5 +226,6 @@ func rolledBack(c *tool.Call, i *packages.Info, done bool) (bool, error) {
 	case was == exchange{now.Previous, now.Present}:
 		return true, nil
 	}
-	return false, tool.Refuse(tool.CodeStale, "package %s was changed since its rollback was asked for; nothing was done", i.ID)
+	return false, tool.Refuse(tool.CodeStale, "package %s was changed since its rollback was asked for; nothing was done",
+		i.ID)
 }

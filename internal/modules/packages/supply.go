@@ -90,8 +90,8 @@ func (k *manager) sync(ctx context.Context, c *tool.Call, in syncIn) (appliedOut
 	return k.change(ctx, c, severalPackages{
 		thing: "sync", title: "change of packages by a lock file", published: "synced",
 		question: func(steps string) string {
-			return fmt.Sprintf("Make packages those of the lock file? %s. Their programs run with the permissions of this host.",
-				steps)
+			return fmt.Sprintf("Make packages those of the lock file? %s. "+
+				"Their programs run with the permissions of this host.", steps)
 		},
 		compare: func(string) ([]packages.Step, error) { return k.cfg.Packages.SyncSteps(lock) },
 		run: func(ctx context.Context, work packages.Part, say packages.Report) ([]packages.Step, error) {

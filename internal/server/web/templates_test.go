@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Elements of the templates of the pages are closed by the tag that opened them. The template function ignores the names
-// of closing tags, and returns an array of its own records for an element that is left open, which shows as text.
+// Elements of the templates of the pages are closed by their own tags. The template function ignores the names of
+// closing tags, and returns an array of its own records for an element that is left open, which shows as text.
 func TestElementsOfTemplatesAreClosed(t *testing.T) {
 	err := fs.WalkDir(static, "static/js", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -29,7 +29,7 @@ func TestElementsOfTemplatesAreClosed(t *testing.T) {
 	}
 	for source, want := range map[string]int{
 		"html`<p><${B} a=${x ? html`<i>y</i>` : '`'} />${/[`]/.test(x)}<//></p>`": 2, // <// is one too many
-		"html`<div><${Card}>${a}</div>`":                                          2, // as the page of a package once was
+		"html`<div><${Card}>${a}</div>`":                                          2, // as in the page of a package
 		"html`<${Card} title=${html`<b>${x}</b>`}><br />a > b<//>` // html`<p>`":  0,
 	} {
 		if got := unclosed(source); len(got) != want {

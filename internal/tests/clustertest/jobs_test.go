@@ -17,20 +17,29 @@ import (
 // there, and the paths of that and of the file in which each start writes a line.
 func slowPackage(t *testing.T, id string) (args map[string]any, open, starts string) {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	open, starts = filepath.Join(dir, "open"), filepath.Join(dir, "starts")
-	script := filepath.Join(dir, "start.sh")
-	text := fmt.Sprintf("#!/bin/sh\necho start >>%s\nwhile [ ! -e %s ]; do sleep .1; done\nexec %s\n", starts, open, self)
+	text, _, open, starts := slowScript(t)
+	script := filepath.Join(t.TempDir(), "start.sh")
 	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	env := packagestest.Environment("good")
 	env["GATEHOUSE_TEST_NODE"] = ""
 	return map[string]any{"id": id, "command": script, "env": env, "trust": true, "confirm": id}, open, starts
+}
+
+// slowScript returns the script of a server that does not start before the file open is there and that writes a line to
+// the file starts, and that of one which starts at once.
+func slowScript(t *testing.T) (slow, quick, open, starts string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	open, starts = filepath.Join(dir, "open"), filepath.Join(dir, "starts")
+	quick = fmt.Sprintf("exec %s\n", self)
+	slow = fmt.Sprintf("#!/bin/sh\necho start >>%s\nwhile [ ! -e %s ]; do sleep .1; done\n%s", starts, open, quick)
+	return slow, "#!/bin/sh\n" + quick, open, starts
 }
 
 func lines(path string) int {

@@ -136,8 +136,8 @@ func TestCallsOfContextsOnAllNodes(t *testing.T) {
 	}
 	script := fmt.Sprintf("echo + >>%s; sleep 1; echo - >>%[1]s", file)
 	var calls sync.WaitGroup
-	// check starts calls at some nodes, and counts those that ran at once. A node that does not get the processor for as
-	// long as a loan lasts cannot ask for it again, so that more run: only what happens three times is an error.
+	// check starts calls at some nodes, and counts those that ran at once. A node that does not get the processor for
+	// as long as a loan lasts cannot ask for it again, so that more run: only what happens three times is an error.
 	check := func(what string, at []*node, want int) {
 		t.Helper()
 		for tries := 1; ; tries++ {
@@ -159,8 +159,8 @@ func TestCallsOfContextsOnAllNodes(t *testing.T) {
 				highest = max(highest, running)
 			}
 			got := strings.Count(string(raw), "+")
-			said := fmt.Sprintf("%s: %d calls, of which %d ran at once; want %d, at least %d and at most %d at once", what, got,
-				highest, len(at), want, most)
+			said := fmt.Sprintf("%s: %d calls, of which %d ran at once; want %d, at least %d and at most %d at once",
+				what, got, highest, len(at), want, most)
 			if err := os.Remove(file); err != nil {
 				t.Fatal(err)
 			}

@@ -44,18 +44,10 @@ func slowRemote(t *testing.T, at string) (fast, slow string, asked *atomic.Int32
 // the paths of that and of the file in which each start of the first writes a line.
 func twoVersions(t *testing.T, nodes []*node, token, id string) (open, starts string) {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	open, starts = filepath.Join(dir, "open"), filepath.Join(dir, "starts")
+	slow, quick, open, starts := slowScript(t)
 	env := packagestest.Environment("good")
 	env["GATEHOUSE_TEST_NODE"] = ""
-	for version, script := range []string{
-		fmt.Sprintf("#!/bin/sh\necho start >>%s\nwhile [ ! -e %s ]; do sleep .1; done\nexec %s\n", starts, open, self),
-		fmt.Sprintf("#!/bin/sh\nexec %s\n", self),
-	} {
+	for version, script := range []string{slow, quick} {
 		source := filepath.Join(nodes[0].dir, "work", fmt.Sprint("version-", version+1))
 		if err := os.MkdirAll(source, 0o700); err != nil {
 			t.Fatal(err)
